@@ -18,6 +18,7 @@
 #include "take_part.h"
 #include "weights/named_weights.h"
 #include "weights/packed_directory.h"
+#include "weights/share.h"
 #include "weights/weight_layout.h"
 
 namespace {
@@ -42,20 +43,26 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json) return 0;
   const auto formats = convene::weights::ParsePackedFormats(*json, &*spec);
   if (!formats) return 0;
+  const auto parts = convene::weights::ParsePackedParts(*json);
+  if (!parts) return 0;
+  const auto stored = convene::weights::LocalSpec(*spec, *parts, *formats);
+  if (!stored) return 0;
   const std::optional<uint64_t> num_bytes = NumberIn(TakePart(input));
   if (!num_bytes) return 0;
   const SafetensorsFile file = MakeSafetensorsFile(input, *num_bytes);
-  const auto tensors = convene::weights::FindPackedWeights(*spec, *formats, file.prefix, file.size);
+  const auto tensors =
+      convene::weights::FindPackedWeights(*stored, *formats, file.prefix, file.size, *parts);
   if (!tensors) return 0;
   convene::weights::ModelWeights weights;
-  convene::weights::LayOut(*spec, *formats, nullptr, &weights);
+  convene::weights::LayOut(*stored, *formats, nullptr, &weights, *parts);
   uint64_t bytes = 0;
   for (const auto& named : convene::weights::Matrices(weights)) {
     bytes += named.matrix->size_bytes();
     if (named.ends_page) bytes = convene::memory::DirectBytes(bytes);
   }
   const uint64_t matrix_bytes = bytes;
-  for (const auto& named : convene::weights::Vectors(weights)) bytes += named.size * sizeof(float);
+  for (const auto& named : convene::weights::Vectors(weights, *parts))
+    bytes += named.size * sizeof(float);
   // A checksum for each tensor before.
   bytes += (tensors->size() - 1) * sizeof(uint64_t);
   const uint64_t first_byte = tensors->front().offset;

@@ -126,7 +126,7 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
             << kernels->name << " " << Describe(formats) << ", batch, prompt " << i;
       }
       for (const int chunk : {1, 7, 64, 100}) {
-        if (chunk == 1 && (reference || f32)) continue;  // slow
+        if ((chunk == 1 && f32) || (chunk != 7 && reference)) continue;  // slow
         for (size_t i = 0; i < prompts_.size(); ++i) {
           EXPECT_TRUE(model.Logits(prompts_[i].tokens, chunk, static_cast<int>(i)) == expected[i])
               << kernels->name << " " << Describe(formats) << ", chunks of " << chunk << ", prompt "

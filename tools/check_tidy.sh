@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs clang-tidy-16 on the sources that have changed, or include something that has changed, since the
-# commit in tools/tidy_passed_commit, at which all passed. With --whole on every source; if that passes
-# and all is committed, it writes the new commit to that file. What passed on this machine is remembered
-# in build/tidy and not looked at again. Tests are left out: the compiler's warnings and their running
-# must do.
+# Runs clang-tidy-16 on the sources that have changed since the commit in tools/tidy_passed_commit, and for
+# each header that has changed on one source that includes it; with --whole on every source. With --note or
+# --whole, if that passes and all is committed, it writes the new commit to that file. What passed on this
+# machine is remembered in build/tidy and not looked at again. Tests are left out: the compiler's warnings
+# and their running must do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 passed=build/tidy
@@ -22,7 +22,11 @@ fi
 
 source scripts/prepare.sh
 whole=no
-if [ "${1:-}" = --whole ]; then whole=yes; fi
+note=no
+case "${1:-}" in
+  --whole) whole=yes note=yes ;;
+  --note) note=yes ;;
+esac
 command -v clang-tidy-16 >/dev/null || fail "clang-tidy-16 is not installed" "scripts/check.sh installs it."
 configure release
 mkdir -p "$passed"
@@ -87,6 +91,29 @@ compare_commands() {
   git worktree remove --force "$tree"
 }
 
+# In `is_changed`, puts one source that includes it in the place of each header: its own, else the one that
+# includes the fewest files. What clang-tidy says of a header, it says wherever that is included.
+narrow_headers() {
+  local header source best fewest closure
+  for header in "${!is_changed[@]}"; do
+    [[ $header == *.h ]] || continue
+    best=${header%.h}.cc
+    if [ -z "${closure_of[$best]:-}" ]; then
+      best=
+      fewest=
+      for source in "${sources[@]}"; do
+        closure=" ${closure_of[$source]} "
+        if [[ $closure == *" $header "* ]] && [ "${#closure}" -lt "${fewest:-1000000}" ]; then
+          best=$source
+          fewest=${#closure}
+        fi
+      done
+    fi
+    unset "is_changed[$header]"
+    if [ -n "$best" ]; then is_changed[$best]=1; fi
+  done
+}
+
 # Sets `selected` to the sources that must be looked at.
 select_changed() {
   local passed_commit changed path source
@@ -124,6 +151,7 @@ select_changed() {
   done
 
   selected=()
+  narrow_headers
   for source in "${sources[@]}"; do
     if [ -n "${differs_of[$source]:-}" ]; then
       selected+=("$source")
@@ -140,7 +168,7 @@ select_changed() {
   # Then only documents, tests and what they share may have changed.
   for path in "${files[@]}"; do
     case "$path" in *_test.cc | *_test.h | tests/* | src/*/cuda/*) continue ;; esac
-    [ -z "${is_changed[$path]:-}" ] ||
+    ! grep -qxF "$path" <<<"$changed" ||
       fail "$path has changed, and no source that clang-tidy looks at has it" \
         "Include it, delete it, or rename it *_test.h if it is for tests only."
   done
@@ -174,11 +202,11 @@ if [ ${#pending[@]} -gt 0 ]; then
     fail "clang-tidy has findings" "The lines are above; the checks: .clang-tidy"
 fi
 
-if [ "$whole" = yes ]; then
+if [ "$note" = yes ]; then
   if [ -n "$(git status --porcelain -- src tests fuzz bench "${rules[@]}" "${options_from[@]}")" ]; then
-    say "Every source passed, as it is here: commit, and run this again to have the commit noted."
+    say "All passed, as they are here: commit, and run this again to have the commit noted."
   else
     git rev-parse HEAD >tools/tidy_passed_commit
-    say "Every source passed; tools/tidy_passed_commit names this commit now: commit that file."
+    say "All passed; tools/tidy_passed_commit names this commit now: commit that file."
   fi
 fi

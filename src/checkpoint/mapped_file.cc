@@ -199,12 +199,23 @@ void WillNeed(std::span<const std::byte> bytes) {
   madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
 }
 
-void DontNeed(std::span<const std::byte> bytes) {
-  // Rounded inwards: a page shared with a neighbour may still be in use.
+namespace {
+
+// Whole pages inside: one that is shared with a neighbour may still be in use.
+void AdviseInside(std::span<const std::byte> bytes, int advice) {
   const size_t page = PageSize();
   const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
+}  // namespace
+
+void DontNeed(std::span<const std::byte> bytes) { AdviseInside(bytes, MADV_DONTNEED); }
+
+void Evict(std::span<const std::byte> bytes) {
+  AdviseInside(bytes, MADV_PAGEOUT);
+  AdviseInside(bytes, MADV_DONTNEED);
 }
 
 void AskForHugePages(std::span<const std::byte> bytes) {

@@ -60,6 +60,10 @@ class MappedFile {
 // never change what is read.
 void WillNeed(std::span<const std::byte> bytes);  // start reading them from disk now
 void DontNeed(std::span<const std::byte> bytes);  // drop whole pages inside from this process
+// The same, and from the page cache where no other process has them mapped, so that a file that is
+// read once takes no memory which a budget knows nothing of (MADV_PAGEOUT, Linux 5.4; only of files
+// that one may write to).
+void Evict(std::span<const std::byte> bytes);
 // Read what is not in memory yet in huge pages, where the file system has such (large folios).
 void AskForHugePages(std::span<const std::byte> bytes);
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "base/cached_share_test.h"
+
 namespace convene::checkpoint {
 namespace {
 
@@ -39,6 +41,8 @@ TEST(MappedFile, ShowsTheBytesAlsoAfterHints) {
   WillNeed(moved.bytes().subspan(100, 5000));
   DontNeed(moved.bytes().subspan(1, 9000));
   DontNeed(moved.bytes().subspan(1, 20));
+  Evict(moved.bytes().subspan(1, 9000));
+  Evict(moved.bytes().subspan(1, 20));
   WillNeed({});
   AskForHugePages(moved.bytes().subspan(5, 9000));
   AskForHugePages({});
@@ -46,6 +50,20 @@ TEST(MappedFile, ShowsTheBytesAlsoAfterHints) {
   EXPECT_TRUE(moved.Populate({}));
   CollapseToHugePages(moved.bytes());  // granted or not
   EXPECT_EQ(text(), content);
+}
+
+TEST(MappedFile, WhatIsEvictedIsNotInThePageCache) {
+  const TemporaryFile temporary(std::string(64 * 4096, 'x'));
+  if (!DropFromCache(temporary.path()))
+    GTEST_SKIP() << "files are in memory here, whatever one asks";
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file) << file.error().message;
+  size_t count = 0;
+  for (const std::byte byte : file->bytes()) count += byte == std::byte{'x'};
+  EXPECT_EQ(count, file->bytes().size());
+  EXPECT_EQ(CachedShare(temporary.path()), 1);
+  Evict(file->bytes());
+  EXPECT_LT(CachedShare(temporary.path()), 0.2);
 }
 
 TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -39,20 +40,17 @@ std::string TableHeader() {
          "peak\n";
 }
 
-// A GPU does not say how long its experts took.
-std::string ShareOfExperts(const BenchPoint& point) {
-  const double share = point.expert_share_of_peak();
-  return share > 0 ? fmt::format("{:.1f} %", 100 * share) : "-";
-}
+// A GPU does not say how long its experts took, and without peaks there are no shares of them.
+std::string Percent(double share) { return share > 0 ? fmt::format("{:.1f} %", 100 * share) : "-"; }
 
 std::string TableRow(const BenchPoint& point) {
   const evaluate::Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
-  return fmt::format(
-      "{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>7.1f} %{:>9}{:>9.2f}{:>7.1f} %\n", point.name,
-      point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
-      point.SpreadOf(&Repetition::flops_per_s).median / kGiga, 100 * point.share_of_peak(),
-      ShareOfExperts(point), point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
-      100 * point.share_of_bandwidth());
+  return fmt::format("{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>9}{:>9}{:>9.2f}{:>9}\n", point.name,
+                     point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
+                     point.SpreadOf(&Repetition::flops_per_s).median / kGiga,
+                     Percent(point.share_of_peak()), Percent(point.expert_share_of_peak()),
+                     point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
+                     Percent(point.share_of_bandwidth()));
 }
 
 class Bench : public Command {
@@ -70,6 +68,9 @@ class Bench : public Command {
     AddNumber(
         app, "--seed", seed_, kAnySeed,
         "Of the random token ids (default: 1; of a server's prompts another one at each run)");
+    app.add_flag("--no-peaks", no_peaks_,
+                 "Do not measure what the machine could do beside each figure: quicker, and "
+                 "without shares of peaks");
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
     app.add_flag("--random-weights", model_options_.load.random_weights,
@@ -100,9 +101,15 @@ class Bench : public Command {
     if (!machine) return machine.error();
     const Result<std::unique_ptr<engine::LoadedModel>> model = Load();
     if (!model) return model.error();
-    if (model_options_.load.gpu && !gpu_) return Unavailable("the GPU cannot be measured");
-    PeakMeter meter = gpu_ ? PeakMeter(**model, *gpu_)
-                           : PeakMeter(**model, *isa, machine->last_level_cache_bytes);
+    if (model_options_.load.gpu && !gpu_ && !no_peaks_) {
+      return Unavailable("the GPU cannot be measured; --no-peaks does without");
+    }
+    std::optional<PeakMeter> meter;
+    if (gpu_) {
+      meter.emplace(**model, *gpu_);
+    } else if (!no_peaks_) {
+      meter.emplace(**model, *isa, machine->last_level_cache_bytes);
+    }
     memory_.Sample();
     const Status told = WriteReport(json_path_, DescribeModel(**model, *machine) + TableHeader());
     if (!told) return told;
@@ -124,7 +131,9 @@ class Bench : public Command {
               DescribeChanges((*model)->transformer().phase_changes()));
 
     const Status watched = model_options_.watch->Write();
-    return watched ? WriteJson(json_path_, Figures(**model, *machine, meter.typical())) : watched;
+    return watched ? WriteJson(json_path_,
+                               Figures(**model, *machine, meter ? meter->typical() : Peaks()))
+                   : watched;
   }
 
  private:
@@ -164,6 +173,7 @@ class Bench : public Command {
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
+    if (no_peaks_) return evaluate::DescribeMachine(*topology, pool, isa);
     evaluate::MeasureOptions options{.budget_s = 0.3, .disk_directory = CacheDirectory()};
     if (const auto budget = model_options_.load.memory_budget) {
       options.most_memory_bytes = *budget / 2;  // the rest is the program's, and for its disk
@@ -198,7 +208,7 @@ class Bench : public Command {
     return model;
   }
 
-  Status MeasureBatch(engine::LoadedModel& model, PeakMeter& meter, int batch) {
+  Status MeasureBatch(engine::LoadedModel& model, std::optional<PeakMeter>& meter, int batch) {
     WorkloadShape shape = shape_;
     shape.batch = batch;
     evaluate::BenchWorkload workload(model, shape, seed_.value_or(kDefaultSeed));
@@ -220,14 +230,15 @@ class Bench : public Command {
   }
 
   template <typename RunOnce>
-  Status MeasurePoint(PeakMeter& meter, const std::string& name, int batch, int num_repeats,
-                      RunOnce run_once, std::vector<BenchPoint>& points) {
+  Status MeasurePoint(std::optional<PeakMeter>& meter, const std::string& name, int batch,
+                      int num_repeats, RunOnce run_once, std::vector<BenchPoint>& points) {
     BenchPoint point{.name = name, .batch = batch};
-    Result<Peaks> before = meter.Measure();
+    const auto measure = [&] { return meter ? meter->Measure() : Result<Peaks>(Peaks()); };
+    Result<Peaks> before = measure();
     if (!before) return before.error();
     for (int i = 0; i < num_repeats; ++i) {
       const std::vector<evaluate::Work> steps = run_once();
-      const Result<Peaks> after = meter.Measure();
+      const Result<Peaks> after = measure();
       if (!after) return after.error();
       point.repetitions.push_back(evaluate::MakeRepetition(steps, *before, *after));
       before = after;
@@ -276,10 +287,13 @@ class Bench : public Command {
     for (const BenchPoint& point : prefill_) prefill.push_back(ToJson(point));
     nlohmann::ordered_json decode = nlohmann::ordered_json::array();
     for (const BenchPoint& point : decode_) decode.push_back(ToJson(point));
+    const auto measured = [&](double figure) {
+      return no_peaks_ ? nlohmann::ordered_json() : nlohmann::ordered_json(figure);
+    };
     // Of the format that the model computes in, the rate measured beside the points.
     const auto rate = [&](kernels::ActivationFormat format, double before) {
       const bool is_own = !gpu_ && model.formats().activations == format;
-      return is_own ? typical.flops_per_s / kGiga : before;
+      return measured(is_own ? typical.flops_per_s / kGiga : before);
     };
     return {
         {"model", model_options_.directory},
@@ -307,8 +321,8 @@ class Bench : public Command {
           {"f32_gflops", rate(kernels::ActivationFormat::kF32, machine.f32_gflops)},
           {"bf16_gflops", rate(kernels::ActivationFormat::kBf16, machine.bf16_gflops)},
           {"int8_gops", rate(kernels::ActivationFormat::kInt8, machine.int8_gops)},
-          {"read_gbps", gpu_ ? machine.read_gbps : typical.bytes_per_s / kGiga},
-          {"disk_gbps", machine.disk_gbps},
+          {"read_gbps", measured(gpu_ ? machine.read_gbps : typical.bytes_per_s / kGiga)},
+          {"disk_gbps", measured(machine.disk_gbps)},
           {"date", machine.date}}},
     };
   }
@@ -328,6 +342,7 @@ class Bench : public Command {
   std::vector<int> batches_ = {1, 8, 32};
   int num_repeats_ = 5;
   std::optional<uint64_t> seed_;
+  bool no_peaks_ = false;
   std::string json_path_;
 
   std::optional<hardware::GpuProfile> gpu_;  // that computes, as it was measured before

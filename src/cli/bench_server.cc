@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -10,6 +11,7 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/value_options.h"
 #include "client/run_load.h"
 #include "server/http_server.h"

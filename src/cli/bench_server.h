@@ -2,13 +2,13 @@
 // saw. The clients are client/load_client.h; a model of this process is bench.cc's matter.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 

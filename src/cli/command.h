@@ -2,12 +2,12 @@
 // all subcommands (commands.cc) nor the parsing of the command line (command_line.h).
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "comm/group.h"
 
 namespace convene::cli {

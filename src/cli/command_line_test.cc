@@ -1,6 +1,7 @@
 // What all commands have in common: their options, their help and what is said of a wrong line.
 #include "cli/command_line.h"
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 #include <map>

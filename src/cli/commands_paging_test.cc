@@ -139,6 +139,25 @@ TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   EXPECT_THAT(Read("out.jsonl"), HasSubstr("\"r2\""));
 }
 
+TEST_F(CommandsPagingTest, AMappedFileIsComputedWithAsItIsAndIsNoPartOfTheBudget) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(Run({"quantize", model_, "--weights", "int8", "--out", packed}).status, 0);
+  const auto words = [&](const std::string& model, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"run", model,           "-p", "hello there", "-n",
+                                    "12",  "--temperature", "0",  "--context",   "64"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Outcome placed = Run(words(packed, {}));
+  const Outcome mapped = Run(words(packed, {"--offload", "mmap"}));
+  ASSERT_EQ(mapped.status, 0) << mapped.err;
+  EXPECT_EQ(mapped.out, placed.out);
+  EXPECT_THAT(mapped.err, HasSubstr("stay in the mapped file"));
+  const Outcome unpacked = Run(words(model_, {"--offload", "mmap"}));
+  EXPECT_NE(unpacked.status, 0);
+  EXPECT_THAT(unpacked.err, HasSubstr("convene quantize"));
+}
+
 TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) {
   const std::string packed = Path("packed");
   ASSERT_EQ(

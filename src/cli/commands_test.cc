@@ -99,6 +99,22 @@ TEST_F(CommandsTest, WhatTheModelAsksForInVainIsNotedWhereItWouldChangeAnAnswer)
   EXPECT_THAT(bench.err, Not(HasSubstr("num_beams")));
 }
 
+TEST_F(CommandsTest, BenchWithoutPeaksHasRatesAndNoSharesOfThem) {
+  const std::string path = Path("rates.json");
+  const Outcome bench = Run({"bench", model_, "-p", "4", "-n", "3", "--batch", "1", "--repeat", "1",
+                             "--threads", "1", "--no-peaks", "--json", path});
+  ASSERT_EQ(bench.status, kSuccess) << bench.err;
+  const nlohmann::json rates = nlohmann::json::parse(Read("rates.json"));
+  EXPECT_GT(rates["prefill"]["tokens_per_s"].get<double>(), 0);
+  EXPECT_GT(rates["decode"][0]["gbps"].get<double>(), 0);
+  for (const char* name :
+       {"share_of_peak", "share_of_bandwidth", "peak_gflops", "peak_read_gbps"}) {
+    EXPECT_TRUE(rates["prefill"].at(name).is_null()) << name;
+  }
+  EXPECT_TRUE(rates["machine"]["read_gbps"].is_null());
+  EXPECT_TRUE(rates["remarks"].empty());
+}
+
 TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {
   for (const std::string& path : {Path("missing/x.json"), Path(".")}) {
     for (const std::vector<std::string>& words :

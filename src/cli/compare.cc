@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "cli/format_words.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/scored_text_options.h"
 #include "cli/value_options.h"
 #include "evaluate/reference_logits.h"

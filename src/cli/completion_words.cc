@@ -1,5 +1,6 @@
 #include "cli/completion_words.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string_view>
 #include <utility>

@@ -1,9 +1,10 @@
 // What a shell may complete on a command line, read from the commands' definitions. Knows no shell.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 

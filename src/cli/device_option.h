@@ -1,8 +1,9 @@
 // --device of commands that run a model on a GPU, or ask what one could do.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
+
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 

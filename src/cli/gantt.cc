@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/quote.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/read_trace.h"
 #include "cli/value_options.h"
 #include "drawing/select_layers.h"

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "cli/commands.h"
 #include "cli/inflate.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/profile_option.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"

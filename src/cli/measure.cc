@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "cli/describe_gpu.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/read_trace.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"

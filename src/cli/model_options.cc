@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/load_messages.h"
+#include "cli/parsed_by.h"
 #include "cli/plan_by_default.h"
 #include "cli/value_options.h"
 #include "cli/verify_plan.h"
@@ -104,10 +106,11 @@ void AddMemoryOptions(CLI::App& app, engine::LoadOptions& load) {
       ->group(kRareOptions);
 }
 
-Result<engine::GpuOffload> OffloadFromName(std::string_view name) {
-  if (name == "auto") return engine::GpuOffload::kAuto;
-  if (name == "pages") return engine::GpuOffload::kPages;
-  if (name == "layers") return engine::GpuOffload::kLayers;
+Result<engine::Offload> OffloadFromName(std::string_view name) {
+  if (name == "auto") return engine::Offload::kAuto;
+  if (name == "pages") return engine::Offload::kPages;
+  if (name == "layers") return engine::Offload::kLayers;
+  if (name == "mmap") return engine::Offload::kMapped;
   if (name == "cgo") return Error{"layers come in the order of CGOPipe anyway: take layers"};
   for (const std::string_view order : {"s2", "s3", "s4", "layerwise"}) {
     if (name != order) continue;
@@ -116,7 +119,7 @@ Result<engine::GpuOffload> OffloadFromName(std::string_view name) {
         "layers: take layers",
         order)};
   }
-  return Error{fmt::format("{} is not known; there are auto, pages and layers", Quote(name))};
+  return Error{fmt::format("{} is not known; there are auto, pages, layers and mmap", Quote(name))};
 }
 
 void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
@@ -125,8 +128,10 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
       ->group(kRareOptions);
   app.add_option_function<std::string>(
          "--offload", [&load](const std::string& name) { load.offload = *OffloadFromName(name); },
-         "Of a model larger than the GPU's memory: experts in pages, as they are wanted, or all of "
-         "them in layers, with attention on the host, for many sequences; or auto (default)")
+         "Of a model larger than memory: experts in pages, as they are wanted; on a GPU also all "
+         "of "
+         "them in layers, with attention on the host, for many sequences; mmap, to compare with: "
+         "the system reads what it likes of a packed directory; or auto (default)")
       ->check(ParsedBy(OffloadFromName))
       ->type_name("HOW")
       ->group(kRareOptions);

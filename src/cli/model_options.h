@@ -2,12 +2,12 @@
 // engine/loaded_model.h.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "cli/plan_options.h"
 #include "cli/watch_options.h"
 #include "comm/group.h"

@@ -2,12 +2,12 @@
 // and messages to people, which base/message.h prints.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 

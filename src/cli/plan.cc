@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/plan_by_default.h"
 #include "cli/plan_options.h"
 #include "cli/plan_page.h"

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/quote.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/command.h"
+#include "cli/parsed_by.h"
 #include "cli/value_options.h"
 
 namespace convene::cli {

@@ -2,13 +2,13 @@
 // plan/plan.h.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "plan/plan.h"
 #include "planner/plan_question.h"
 #include "runtime/router_override.h"

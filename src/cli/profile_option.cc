@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/closest_name.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "cli/parsed_by.h"
 #include "cli/value_options.h"
 #include "cost/presets.h"
 #include "engine/plan_question.h"

@@ -2,11 +2,11 @@
 // machine) and how much memory ranks have there.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "cost/machine_profile.h"
 #include "planner/plan_question.h"
 

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <random>
 
 #include "base/message.h"
+#include "cli/parsed_by.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
 

@@ -2,7 +2,6 @@
 // is not given comes from the model's generation_config.json.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 
 #include "base/result.h"
 #include "checkpoint/generation_config.h"
+#include "cli/cli11_fwd.h"
 #include "engine/request.h"
 
 namespace convene::cli {

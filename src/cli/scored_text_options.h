@@ -2,11 +2,11 @@
 // windows are evaluate/scored_text.h.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "evaluate/scored_text.h"
 
 namespace convene::cli {

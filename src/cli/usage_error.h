@@ -2,10 +2,10 @@
 // parse it.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <span>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 

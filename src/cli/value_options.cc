@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <type_traits>
 #include <utility>
 
 #include "base/quote.h"
+#include "cli/parsed_by.h"
 
 namespace convene::cli {
 namespace {

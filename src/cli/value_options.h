@@ -3,7 +3,6 @@
 // huge ones, and its lists leave empty parts out.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 
 namespace convene::cli {
 
@@ -62,28 +62,6 @@ CLI::Option* AddWords(CLI::App& app, const std::string& names, std::vector<std::
 // Any text, also an empty one, which CLI11 would take for an absent optional.
 CLI::Option* AddText(CLI::App& app, const std::string& names, std::optional<std::string>& text,
                      const std::string& description = "");
-
-// A check that complains as `parse` (text to a Result) does.
-template <typename Parse>
-CLI::Validator ParsedBy(Parse parse) {
-  return CLI::Validator(
-      [parse](const std::string& text) {
-        const auto parsed = parse(text);
-        return parsed ? std::string() : parsed.error().message;
-      },
-      "");
-}
-
-// Likewise of a list with commas, whose parts `parse` gets.
-template <typename Parse>
-CLI::Validator ListParsedBy(Parse parse) {
-  return ParsedBy([parse](std::string_view text) -> Status {
-    const auto parts = ParseList(text);
-    if (!parts) return parts.error();
-    const auto parsed = parse(*parts);
-    return parsed ? Status() : Status(parsed.error());
-  });
-}
 
 // The path of a file or directory; not empty, which would be taken for an absent one. One without
 // dashes is an argument, and required.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <CLI/CLI.hpp>
 #include <set>
 
 #include "cli/commands_test.h"

@@ -1,5 +1,6 @@
 #include "cli/watch_options.h"
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <vector>
 

@@ -1,11 +1,11 @@
 // --trace and --record-routing: what a command tells of its steps when it has ended.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "cost/task_cost.h"
 #include "engine/loaded_model.h"
 #include "evaluate/step_watch.h"

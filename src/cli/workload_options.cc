@@ -1,5 +1,6 @@
 #include "cli/workload_options.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "base/message.h"
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/parsed_by.h"
 #include "cli/value_options.h"
 #include "cost/expected_sizes.h"
 

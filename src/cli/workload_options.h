@@ -2,11 +2,11 @@
 // objective, or a file with all that. What a workload means is planner/workload.h.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "cli/cli11_fwd.h"
 #include "planner/workload.h"
 
 namespace convene::cli {

@@ -82,6 +82,11 @@ class Engine {
   const std::vector<std::vector<int64_t>>& expert_counts() const {
     return model_->transformer().expert_counts();
   }
+  // Of experts on a disk, since the beginning; nothing where all are in memory.
+  std::optional<weights::PageStatistics> page_statistics() const {
+    if (model_->paged() == nullptr) return std::nullopt;
+    return model_->paged()->statistics();
+  }
   int64_t num_reused_tokens() const { return scheduler_.num_reused_tokens(); }
   int64_t num_preemptions() const { return scheduler_.num_preemptions(); }
 

@@ -112,8 +112,15 @@ Status CheckLoadOptions(const LoadOptions& options) {
         "there is nothing to verify of random weights: leave --verify-checkpoint or "
         "--random-weights out"};
   }
-  if (options.offload != GpuOffload::kAuto && !options.gpu) {
-    return Error{"--offload is of a GPU: give --device cuda as well, or leave it out"};
+  if (options.offload == Offload::kLayers && !options.gpu) {
+    return Error{
+        "--offload layers is of a GPU: give --device cuda as well, or --offload pages, which reads "
+        "experts from a disk"};
+  }
+  if (options.offload == Offload::kMapped && (options.gpu || options.random_weights)) {
+    return Error{
+        "--offload mmap is of weights in a file that the CPU computes with: leave it out beside "
+        "--device or --random-weights"};
   }
   if (options.device_memory_budget && !options.gpu) {
     return Error{"--device-memory-budget is of a GPU: give --device cuda as well, or leave it out"};

@@ -28,10 +28,13 @@ inline constexpr int kMaxContext = 1 << 24;
 inline constexpr int kMaxStepTokens = 1 << 16;
 inline constexpr const char* kNoSpill = "none";
 
-enum class GpuOffload : uint8_t {
-  kAuto,    // kPages, or of a batch what is priced to be faster
+enum class Offload : uint8_t {
+  kAuto,    // kPages, or of a batch on a GPU what is priced to be faster
   kPages,   // experts come when they are wanted, and stay as long as there is room
-  kLayers,  // all experts, layer by layer; keys, values and attention are the host's
+  kLayers,  // of a GPU: all experts, layer by layer; keys, values and attention are the host's
+  // Of a CPU: all weights of a packed directory stay in its mapped file, and the system brings them
+  // and lets them go as it likes; to compare with.
+  kMapped,
 };
 
 struct LoadOptions {
@@ -54,8 +57,8 @@ struct LoadOptions {
   std::optional<int> gpu = {};
   // As memory_budget, of the GPU's memory.
   std::optional<uint64_t> device_memory_budget = {};
-  // How a model runs that is larger than the GPU's memory.
-  GpuOffload offload = GpuOffload::kAuto;
+  // How a model runs that is larger than the memory of what computes.
+  Offload offload = Offload::kAuto;
   // Where a checkpoint that does not fit is packed once, so that its experts can be read from there
   // while the model runs; empty: nowhere, it is refused. One rank only.
   std::string page_directory = {};

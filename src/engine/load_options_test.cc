@@ -34,7 +34,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.memory_budget = uint64_t{3} << 30;
   options.gpu = 1;
   options.device_memory_budget = uint64_t{15} << 30;
-  options.offload = GpuOffload::kLayers;
+  options.offload = Offload::kLayers;
   options.page_directory = "/some/pages";
   options.spill_directory = "/some/disk";
   options.page_eviction = weights::PageEviction::kLongestUnused;
@@ -79,8 +79,11 @@ TEST(LoadOptions, EveryFieldTravels) {
 
 TEST(LoadOptions, AGpuComputesForOneProcessAndABudgetOfItsMemoryNeedsIt) {
   EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .device_memory_budget = 1 << 30}).ok());
-  EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .offload = GpuOffload::kPages}).ok());
-  EXPECT_FALSE(CheckLoadOptions({.offload = GpuOffload::kPages}).ok());
+  EXPECT_TRUE(CheckLoadOptions({.gpu = 0, .offload = Offload::kPages}).ok());
+  EXPECT_TRUE(CheckLoadOptions({.offload = Offload::kPages}).ok());
+  EXPECT_FALSE(CheckLoadOptions({.offload = Offload::kLayers}).ok());
+  EXPECT_TRUE(CheckLoadOptions({.offload = Offload::kMapped}).ok());
+  EXPECT_FALSE(CheckLoadOptions({.gpu = 0, .offload = Offload::kMapped}).ok());
   EXPECT_FALSE(CheckLoadOptions({.random_weights = true, .verify_checkpoint = true}).ok());
   const Status without = CheckLoadOptions({.device_memory_budget = 1 << 30});
   ASSERT_FALSE(without.ok());

@@ -47,7 +47,8 @@ std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memor
 
 // Where this checkpoint in these formats is packed below a directory of pages.
 std::string PagesOf(const std::string& page_directory, const std::string& checkpoint_directory,
-                    const std::string& file_identities, const weights::WeightFormats& formats) {
+                    const std::string& file_identities, const weights::WeightFormats& formats,
+                    const weights::Share& parts) {
   namespace fs = std::filesystem;
   const std::string key = fmt::format("{} {}", weights::kPackedVersion, file_identities);
   const fs::path path = fs::weakly_canonical(checkpoint_directory);
@@ -55,8 +56,15 @@ std::string PagesOf(const std::string& page_directory, const std::string& checkp
   const std::string format = formats.matrices == kernels::WeightFormat::kInt4
                                  ? fmt::format("int4-{}", formats.group)
                                  : std::string(kernels::Name(formats.matrices));
-  return (fs::path(page_directory) /
-          fmt::format("{}-{}-{:016x}", name, format, DigestOf(std::as_bytes(std::span(key)))))
+  std::string part;
+  if (parts.attention_parts > 1) {
+    part += fmt::format("-part{}of{}", parts.attention_part + 1, parts.attention_parts);
+  }
+  if (parts.expert_slices > 1) {
+    part += fmt::format("-slice{}of{}", parts.expert_slice + 1, parts.expert_slices);
+  }
+  return (fs::path(page_directory) / fmt::format("{}-{}{}-{:016x}", name, format, part,
+                                                 DigestOf(std::as_bytes(std::span(key)))))
       .string();
 }
 
@@ -113,9 +121,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   const auto num_threads = static_cast<int>(cpus.compute.size());
   memory::Ledger& ledger = model->device_ledger();
   // A GPU's pages are in the host's memory.
-  const bool has_pages = options.gpu || source->packed() != nullptr ||
-                         (source->checkpoint() != nullptr && !options.page_directory.empty());
-  const Status can_page = plan::CanPage(resolved.plan);
+  const bool is_mapped = options.offload == Offload::kMapped;
+  const bool has_pages =
+      !is_mapped && (options.gpu || source->packed() != nullptr ||
+                     (source->checkpoint() != nullptr && !options.page_directory.empty()));
+  Status can_page = plan::CanPage(resolved.plan);
+  if (can_page && source->packed() != nullptr) {
+    can_page = weights::CheckParts(source->packed()->parts, ShareOf(resolved));
+  }
   const FormatQuestion question{.spec = source->spec(),
                                 .num_threads = num_threads,
                                 .ledger = ledger,
@@ -238,6 +251,15 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
   Result<memory::Tier> tier = memory::HostTier(local.count, *found);
   if (!tier) return tier.error();
   LimitTo(options->memory_budget, &*tier);
+  if (options->offload == Offload::kMapped) {
+    if ((*source)->packed() == nullptr) {
+      return Error{
+          "--offload mmap is of a packed directory, whose weights lie in its file as they are "
+          "computed with: make one with convene quantize"};
+    }
+    // Weights are the system's: they take none of what is planned with.
+    tier->budget_bytes += (*source)->packed()->file.bytes().size();
+  }
   ledger_.emplace(*std::move(tier));
   if (options->gpu) {
     Result<memory::Tier> device = memory::DeviceTier(*options->gpu, local.count);
@@ -301,7 +323,8 @@ Status LoadedModel::MakePages(const LoadOptions& options, const weights::WeightF
                     options.page_directory)};
   }
   const std::string directory =
-      PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(), formats);
+      PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(), formats,
+              weights::PartsOf(ShareOf(options)));
   if (!weights::IsPackedDirectory(directory)) {
     if (Status packed = PackPages(directory, options, formats, observer, checkpoint); !packed) {
       return packed;
@@ -329,6 +352,7 @@ Status LoadedModel::PackPages(const std::string& directory, const LoadOptions& o
   const Result<uint64_t> packed =
       weights::PackDirectory(checkpoint, formats,
                              {.directory = directory,
+                              .parts = weights::PartsOf(ShareOf(options)),
                               .resumes = true,
                               .remedy = "give another --page-dir, or make room there"},
                              *pool_, *ledger_, observer.packing);
@@ -390,11 +414,17 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                               .numa = options.numa,
                               .edit = options.edit,
                               .compared = compared,
+                              .stay_mapped = options.offload == Offload::kMapped,
                               .placement = &placement},
                              *pool_, *ledger_, observer.progress);
   if (!weights) return weights.error();
   weights_ = *std::move(weights);
   if (placement && observer.placed) observer.placed(placement->Describe());
+  if (options.offload == Offload::kMapped && observer.placed) {
+    observer.placed(
+        fmt::format("{} of weights stay in the mapped file, which the system reads as it likes",
+                    FormatBytes(weights_.bytes.size())));
+  }
   if (is_paged) {
     auto lane = device_->CreateCopyLane();
     if (!lane) return lane.error();

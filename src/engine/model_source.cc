@@ -39,7 +39,17 @@ const checkpoint::GenerationConfig& ModelSource::generation_config() const {
 }
 
 std::vector<NamedDigest> ModelSource::known_digests() const {
-  if (packed() != nullptr) return packed()->checksums;
+  if (packed() != nullptr) {
+    std::vector<NamedDigest> checksums = packed()->checksums;
+    const weights::Share& parts = packed()->parts;
+    if (parts == weights::Share{}) return checksums;
+    // What other ranks have another part of is another tensor.
+    for (NamedDigest& each : checksums) {
+      each.name += fmt::format(" (part {} of {}, slice {} of {})", parts.attention_part,
+                               parts.attention_parts, parts.expert_slice, parts.expert_slices);
+    }
+    return checksums;
+  }
   return checkpoint() != nullptr ? checkpoint()->Samples() : std::vector<NamedDigest>();
 }
 
@@ -95,6 +105,7 @@ Result<weights::ModelWeights> ModelSource::Load(const LoadRequest& request,
   Result<weights::ModelWeights> mapped = weights::MapWeights(
       std::get<weights::PackedDirectory>(std::move(source_)), ledger, request.share);
   if (!mapped) return mapped.error();
+  if (request.stay_mapped) return mapped;
   Result<weights::PlacedWeights> placed =
       weights::PlacePacked(*std::move(mapped), request.numa, pool, ledger, progress);
   if (!placed) return placed.error();

@@ -60,6 +60,8 @@ class ModelSource {
     // Null, or gets the digests of what other ranks' copies must have, too. The checksums of packed
     // weights are the same on all ranks: they are compared with this copy at once.
     std::vector<NamedDigest>* compared = nullptr;
+    // Of weights that were packed ahead: where they are in the mapped file they stay, read or not.
+    bool stay_mapped = false;
     // Null, or gets where weights lie that were packed ahead, and why.
     std::optional<weights::PackedPlacement>* placement = nullptr;
   };

@@ -49,8 +49,8 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
                                     const device::DeviceBytes& device,
                                     Result<ChosenFormats> paged) {
   const model::ModelSpec& spec = question.spec;
-  if (options.offload == GpuOffload::kPages) return paged;
-  const bool is_asked_for = options.offload == GpuOffload::kLayers;
+  if (options.offload == Offload::kPages) return paged;
+  const bool is_asked_for = options.offload == Offload::kLayers;
   if (!is_asked_for && !options.batch_work) return paged;
   std::optional<cost::MachineProfile> measured = MeasuredMachine(*options.gpu);
   if (!measured) {

@@ -94,7 +94,9 @@ TEST_F(PlanPages, APlanSaysWhatOfKeysAndValuesLiesOnADisk) {
     ASSERT_TRUE(offered) << offered.error().message;
     ASSERT_TRUE(offered->spilled_kv);
     EXPECT_EQ(offered->spilled_kv->sequences, 64);
-    if (share == 0) EXPECT_EQ(offered->spilled_kv->blocks_in_memory, 0);
+    if (share == 0) {
+      EXPECT_EQ(offered->spilled_kv->blocks_in_memory, 0);
+    }
     EXPECT_GE(*offered->experts_in_memory, experts);
     experts = *offered->experts_in_memory;
     EXPECT_LE(question.memory_of(setup, *offered, 64)->total(), least);

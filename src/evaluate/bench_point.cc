@@ -18,6 +18,13 @@ Spread SpreadOfEach(const std::vector<Repetition>& repetitions, F&& figure) {
   return SpreadOf(values);
 }
 
+// 0 where the peak was not measured.
+double Share(double rate, double peak) { return peak > 0 ? rate / peak : 0; }
+
+nlohmann::ordered_json NumberOrNull(double value, bool is_known) {
+  return is_known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
 }  // namespace
 
 Repetition MakeRepetition(const std::vector<Work>& steps, const Peaks& before, const Peaks& after) {
@@ -48,25 +55,27 @@ Peaks BenchPoint::peaks() const {
 
 double BenchPoint::share_of_peak() const {
   return SpreadOfEach(repetitions,
-                      [](const auto& one) { return one.flops_per_s / one.peaks.flops_per_s; })
+                      [](const auto& one) { return Share(one.flops_per_s, one.peaks.flops_per_s); })
       .median;
 }
 
 double BenchPoint::expert_share_of_peak() const {
   return SpreadOfEach(
              repetitions,
-             [](const auto& one) { return one.expert_flops_per_s / one.peaks.flops_per_s; })
+             [](const auto& one) { return Share(one.expert_flops_per_s, one.peaks.flops_per_s); })
       .median;
 }
 
 double BenchPoint::share_of_bandwidth() const {
   return SpreadOfEach(repetitions,
-                      [](const auto& one) { return one.bytes_per_s / one.peaks.bytes_per_s; })
+                      [](const auto& one) { return Share(one.bytes_per_s, one.peaks.bytes_per_s); })
       .median;
 }
 
 nlohmann::ordered_json ToJson(const BenchPoint& point) {
   const Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
+  const Peaks peaks = point.peaks();
+  const bool has_peaks = peaks.flops_per_s > 0;
   return {
       {"test", point.name},
       {"batch", point.batch},
@@ -75,15 +84,15 @@ nlohmann::ordered_json ToJson(const BenchPoint& point) {
       {"tokens_per_s_max", rate.max},
       {"repetitions", point.repetitions.size()},
       {"gflops", point.SpreadOf(&Repetition::flops_per_s).median / kGiga},
-      {"share_of_peak", point.share_of_peak()},
+      {"share_of_peak", NumberOrNull(point.share_of_peak(), has_peaks)},
       {"expert_gflops", point.SpreadOf(&Repetition::expert_flops_per_s).median / kGiga},
-      {"expert_share_of_peak", point.expert_share_of_peak()},
+      {"expert_share_of_peak", NumberOrNull(point.expert_share_of_peak(), has_peaks)},
       {"expert_share_of_time", point.SpreadOf(&Repetition::expert_share_of_time).median},
       {"load_lane_busy", point.SpreadOf(&Repetition::load_lane_busy).median},
       {"gbps", point.SpreadOf(&Repetition::bytes_per_s).median / kGiga},
-      {"share_of_bandwidth", point.share_of_bandwidth()},
-      {"peak_gflops", point.peaks().flops_per_s / kGiga},
-      {"peak_read_gbps", point.peaks().bytes_per_s / kGiga},
+      {"share_of_bandwidth", NumberOrNull(point.share_of_bandwidth(), has_peaks)},
+      {"peak_gflops", NumberOrNull(peaks.flops_per_s / kGiga, has_peaks)},
+      {"peak_read_gbps", NumberOrNull(peaks.bytes_per_s / kGiga, has_peaks)},
   };
 }
 

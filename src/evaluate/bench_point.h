@@ -20,7 +20,7 @@ struct Repetition {
   double expert_flops_per_s = 0;    // of the routed experts' products, while they ran
   double expert_share_of_time = 0;  // that they took
   double load_lane_busy = 0;        // share of time that experts were read from a disk
-  Peaks peaks = {};                 // mean of just before and just after
+  Peaks peaks = {};                 // mean of just before and just after; 0: not measured
 };
 
 // `steps` is what one repetition did, one step or more.
@@ -34,11 +34,12 @@ struct BenchPoint {
   // Over all repetitions.
   Spread SpreadOf(double Repetition::*figure) const;
   Peaks peaks() const;           // medians
-  double share_of_peak() const;  // median of each repetition's own share
+  double share_of_peak() const;  // median of each repetition's own share; 0: of no measured peak
   double share_of_bandwidth() const;
   double expert_share_of_peak() const;
 };
 
+// Peaks, and shares of them, are null where they were not measured.
 nlohmann::ordered_json ToJson(const BenchPoint& point);
 
 // Why shares of the points are above 100 %, a sentence for each reason; none where no share is.

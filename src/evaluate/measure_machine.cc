@@ -48,17 +48,23 @@ Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
 
 }  // namespace
 
-Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
-                                         hardware::ThreadPool& pool, hardware::Isa isa,
-                                         const MeasureOptions& options) {
+hardware::Profile DescribeMachine(const hardware::Topology& topology,
+                                  const hardware::ThreadPool& pool, hardware::Isa isa) {
   hardware::Profile profile;
   profile.cpu_name = topology.cpu_name;
   profile.cpus = pool.cpus();
   profile.isa = hardware::IsaName(isa);
   profile.last_level_cache_bytes = topology.last_level_cache_bytes();
   profile.num_numa_nodes = topology.num_numa_nodes;
-  profile.disk_directory = options.disk_directory;
   profile.date = hardware::CurrentDate();
+  return profile;
+}
+
+Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
+                                         hardware::ThreadPool& pool, hardware::Isa isa,
+                                         const MeasureOptions& options) {
+  hardware::Profile profile = DescribeMachine(topology, pool, isa);
+  profile.disk_directory = options.disk_directory;
 
   // First, since it may fail.
   if (const Status disk = MeasureDisk(options, profile); !disk) return disk.error();

@@ -30,6 +30,10 @@ struct MeasureOptions {
   const kernels::KernelSet* choices_of = nullptr;
 };
 
+// What is known of it without a measurement: all rates are 0.
+hardware::Profile DescribeMachine(const hardware::Topology& topology,
+                                  const hardware::ThreadPool& pool, hardware::Isa isa);
+
 // All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes.
 // Errors: no memory to measure with, a disk that is required and cannot be measured.
 Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,

@@ -135,6 +135,7 @@ class PageReader::Run {
       return;
     }
     free_.push_back(finished.tag);
+    reader_.LeaveNoCopy(reads_[piece.read_idx].offset + piece.begin, piece.requested);
     IsThere(piece);
   }
 
@@ -212,7 +213,19 @@ void PageReader::LeaveCacheOut() {
   if (is_direct_ && pread(descriptor, block.data(), block.size(), 0) < 0 && errno == EINVAL) {
     is_direct_ = fcntl(descriptor, F_SETFL, flags) != 0;
   }
-  if (!is_direct_) why_ = "its file system has no direct reads (O_DIRECT)";
+  if (is_direct_) return;
+  why_ = "its file system has no direct reads (O_DIRECT)";
+  // Requests are large, and many are under way: what the system would read ahead of them nobody has
+  // asked for.
+  posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
+}
+
+// Through the page cache: a copy there would take memory that the caller's budget does not know of,
+// and push out pages that somebody will read. A hint, which may be refused.
+void PageReader::LeaveNoCopy(uint64_t offset, uint64_t size_bytes) const {
+  if (is_direct_) return;
+  posix_fadvise(file_.descriptor(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
+                POSIX_FADV_DONTNEED);
 }
 
 Status PageReader::MakeQueue() {

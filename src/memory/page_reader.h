@@ -92,6 +92,7 @@ class PageReader {
       : path_(std::move(path)), file_(std::move(file)), options_(std::move(options)) {}
   Version ReadVersion() const;
   void LeaveCacheOut();
+  void LeaveNoCopy(uint64_t offset, uint64_t size_bytes) const;
   Status MakeQueue();
 
   std::string path_;

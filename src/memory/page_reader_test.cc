@@ -15,6 +15,7 @@
 #include <fstream>
 #include <random>
 
+#include "base/cached_share_test.h"
 #include "hardware/huge_buffer.h"
 
 namespace convene::memory {
@@ -100,6 +101,13 @@ TEST_P(PageReaderTest, SaysHowItReads) {
   EXPECT_THAT(how, HasSubstr(GetParam().first ? "io_uring" : "pread on 3 threads"));
   EXPECT_THAT(how, HasSubstr(GetParam().second ? "past the page cache"
                                                : "through the page cache, because"));
+}
+
+TEST_P(PageReaderTest, LeavesNoPagesInTheCache) {
+  if (!DropFromCache(path_)) GTEST_SKIP() << "files are in memory here, whatever one asks";
+  const Status read = Open()->Read(Reads(), {});
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_LT(CachedShare(path_), 0.2);
 }
 
 TEST_P(PageReaderTest, GoesOnAfterShortReadsAndInterruptions) {

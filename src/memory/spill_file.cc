@@ -149,6 +149,10 @@ Result<std::unique_ptr<SpillFile>> SpillFile::Create(const std::string& director
   if (const Status made = file->Make(); !made) return made.error();
   if (const Status reserved = file->Reserve(); !reserved) return reserved.error();
   if (const Status made = file->MakeQueue(); !made) return made.error();
+  if (!file->why_.empty() && file->options_.told) {
+    file->options_.told(fmt::format("what has no room in memory goes to {} more slowly: {}",
+                                    file->directory_, file->Describe()));
+  }
   return file;
 }
 
@@ -173,7 +177,9 @@ Status SpillFile::Make() {
   if (descriptor_ < 0) return SystemError(what + " (--spill-dir names another place)", errno);
   const int flags = fcntl(descriptor_, F_GETFL);
   // Where the file system refuses it, the page cache is between.
-  if (options_.use_direct && flags >= 0) (void)fcntl(descriptor_, F_SETFL, flags | O_DIRECT);
+  is_direct_ =
+      options_.use_direct && flags >= 0 && fcntl(descriptor_, F_SETFL, flags | O_DIRECT) == 0;
+  if (!is_direct_) why_ = "its file system has no direct reads and writes (O_DIRECT)";
   return {};
 }
 
@@ -200,11 +206,17 @@ Status SpillFile::MakeQueue() {
       queue_ = *std::move(ring);
       return {};
     }
+    why_ += (why_.empty() ? "" : ", and ") + ring.error().message;
   }
   Result<std::unique_ptr<DiskQueue>> threads = MakeThreadQueue(descriptor_, options_.threads);
   if (!threads) return threads.error();
   queue_ = *std::move(threads);
   return {};
+}
+
+std::string SpillFile::Describe() const {
+  return fmt::format("{}, {} the page cache{}", queue_->name(), is_direct_ ? "past" : "through",
+                     why_.empty() ? "" : ", because " + why_);
 }
 
 Status SpillFile::Transfer(std::span<const SpillTransfer> transfers, bool is_write) {

@@ -56,6 +56,8 @@ class SpillFile {
   Status Read(std::span<const SpillTransfer> transfers) { return Transfer(transfers, false); }
   Status Write(std::span<const SpillTransfer> transfers) { return Transfer(transfers, true); }
 
+  // "io_uring, 32 reads at a time, past the page cache", and why not where that is not so.
+  std::string Describe() const;
   const std::string& directory() const { return directory_; }
   uint64_t size_bytes() const { return size_bytes_; }
 
@@ -73,6 +75,8 @@ class SpillFile {
   uint64_t size_bytes_;
   Options options_;
   int descriptor_ = -1;
+  bool is_direct_ = false;
+  std::string why_;  // there is no io_uring, or nothing goes past the page cache; otherwise empty
   std::unique_ptr<DiskQueue> queue_;
 };
 

@@ -70,6 +70,19 @@ TEST_F(SpillFileTest, WhatWasWrittenIsReadAgainAndNothingStaysInTheDirectory) {
   }
 }
 
+TEST_F(SpillFileTest, SaysHowItReadsAndWritesAndTellsWhereThatIsNotTheFastWay) {
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& line) { told.push_back(line); };
+  const std::string fast = Make({.told = tell})->Describe();
+  EXPECT_EQ(told.empty(), fast == "io_uring, 32 reads at a time, past the page cache") << fast;
+  told.clear();
+  const auto slow = Make({.threads = 3, .use_io_uring = false, .use_direct = false, .told = tell});
+  EXPECT_NE(slow->Describe().find("on 3 threads"), std::string::npos) << slow->Describe();
+  EXPECT_NE(slow->Describe().find("through the page cache, because"), std::string::npos);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told.front().find(directory_), std::string::npos) << told.front();
+}
+
 TEST_F(SpillFileTest, PartsOfARequestAreGoneOnWith) {
   const auto file = Make({.change_result = [](uint64_t, bool, int64_t result) -> int64_t {
     return result > 5000 ? 5000 : result;  // of which a block is whole

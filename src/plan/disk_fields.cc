@@ -75,12 +75,10 @@ Result<SpilledKv> SpilledKvFromJson(const json& value) {
 }
 
 Status CanPage(const Plan& plan) {
-  const strategy::Layout& layout = plan.layout;
-  const bool has_whole_matrices = layout.attention_tp == 1 && layout.expert_tp == 1;
-  if (has_whole_matrices && !layout.disaggregates && !plan.changes_layout()) return {};
+  if (!plan.layout.disaggregates && !plan.changes_layout()) return {};
   return Error{
-      "experts are read from a disk where each rank has attention for whole sequences and whole "
-      "experts, the same ones in both phases, as with the layout attention=dp2,experts=ep2"};
+      "experts are read from a disk where each rank has both attention and experts, the same ones "
+      "in both phases, as with the layout attention=dp2,experts=ep2"};
 }
 
 Status CanSpill(const Plan& plan) {

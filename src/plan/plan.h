@@ -137,8 +137,8 @@ Result<Transition> TransitionFromName(std::string_view name);
 // Errors: a backup of experts that stay in memory in both divisions.
 Status CheckTransition(const Plan& plan);
 
-// Error: the plan's ranks have parts of experts or of heads, are of attention or of experts alone,
-// or have other experts in decode; then all their weights must be in memory.
+// Error: the plan's ranks are of attention or of experts alone, or have other experts in decode;
+// then all their weights must be in memory.
 Status CanPage(const Plan& plan);
 // Error: besides, several ranks, or experts that all stay in memory; then keys and values do, too.
 Status CanSpill(const Plan& plan);

@@ -201,6 +201,10 @@ void EngineLoop::Measure(double step_s) {
   state.num_kv_blocks = engine_.num_kv_blocks();
   state.num_held_kv_blocks = engine_.num_held_kv_blocks();
   state.num_preemptions = engine_.num_preemptions();
+  if (const auto pages = engine_.page_statistics()) {
+    state.pages = {
+        .num_used = pages->num_used, .num_read = pages->num_read, .read_bytes = pages->read_bytes};
+  }
   if (step_s > 0) {
     state.step_s = step_s;
     state.step_tokens = engine_.step_statistics().tokens;

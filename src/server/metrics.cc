@@ -159,6 +159,15 @@ std::string Metrics::Text(std::string_view model_name, int num_queued) const {
                        "The most tokens wanted of a choice.", labels);
   step_tokens_.AppendTo(text, "vllm:iteration_tokens_total", "Tokens of a step.", labels);
   step_s_.AppendTo(text, "convene:step_seconds", "Time of a step.", labels);
+  if (state_.pages) {
+    number("convene:expert_pages_used_total", "Experts on a disk that steps computed with.",
+           "counter", state_.pages->num_used);
+    number("convene:expert_pages_read_total",
+           "Experts that were read from the disk, ahead or when they were needed.", "counter",
+           state_.pages->num_read);
+    number("convene:expert_read_bytes_total", "Bytes of experts that were read from the disk.",
+           "counter", state_.pages->read_bytes);
+  }
   number("convene:connections", "Open connections.", "gauge", num_connections_);
   AppendHead(text, "convene:http_responses_total", "Responses by status.", "counter");
   for (const auto& [status, count] : responses_) {

@@ -22,6 +22,14 @@ struct EngineState {
   int num_kv_blocks = 0;
   int num_held_kv_blocks = 0;
   int64_t num_preemptions = 0;
+  // Of experts on a disk (weights::PageStatistics), since the beginning: those that were computed
+  // with, those that were read, and their bytes. Unset: all are in memory.
+  struct Pages {
+    int64_t num_used = 0;
+    int64_t num_read = 0;
+    uint64_t read_bytes = 0;
+  };
+  std::optional<Pages> pages = {};
   double step_s = 0;  // 0: no step ran
   int64_t step_tokens = 0;
 };

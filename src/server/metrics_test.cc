@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
   Metrics metrics;
@@ -52,6 +53,17 @@ TEST(Metrics, CountsIntoTheBucketsOfPrometheus) {
   EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum" + labels + "} 5\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_params_n_sum" + labels + "} 3\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_params_max_tokens_count" + labels + "} 1\n"));
+}
+
+TEST(Metrics, HavePagesWhereExpertsLieOnADisk) {
+  Metrics metrics;
+  metrics.AfterStep({.num_running = 1});
+  EXPECT_THAT(metrics.Text("m", 0), Not(HasSubstr("expert_pages")));
+  metrics.AfterStep({.pages = EngineState::Pages{.num_used = 7, .num_read = 3, .read_bytes = 96}});
+  const std::string text = metrics.Text("m", 0);
+  EXPECT_THAT(text, HasSubstr("convene:expert_pages_used_total{model_name=\"m\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("convene:expert_pages_read_total{model_name=\"m\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("convene:expert_read_bytes_total{model_name=\"m\"} 96\n"));
 }
 
 TEST(Access, KnowsKeysWithoutTellingThem) {

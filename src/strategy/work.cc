@@ -213,13 +213,13 @@ Work LayerWork::StoreKv(int rank) const {
 
 Work LayerWork::ReadPages(int rank) const {
   const Paging& paging = *options_.paging;
-  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
+  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * slice() * options_.bytes.weights;
   const int num_experts = roles().ExpertsOf(rank, layer_.moe->num_experts).size;
   return {.disk_bytes = Constant(expert_bytes * num_experts * paging.missing / paging.chunks)};
 }
 
 Work LayerWork::ReadChosen(int rank, int chunk) const {
-  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * options_.bytes.weights;
+  const double expert_bytes = ExpertElements(spec_, *layer_.moe) * slice() * options_.bytes.weights;
   return {.disk_bytes = {{expert_bytes * options_.paging->missing,
                           {SizeKind::kExperts, layer_idx_, chunk, rank}}}};
 }

@@ -94,7 +94,8 @@ namespace {
 // Lists the norms and biases of a model; those that it does not have are left out.
 class VectorList {
  public:
-  explicit VectorList(const model::ModelSpec& spec) : spec_(spec) {}
+  VectorList(const model::ModelSpec& spec, const Share& parts)
+      : spec_(spec), parts_(parts), is_whole_(parts == Share{}) {}
 
   std::vector<NamedVector>& all() { return all_; }
 
@@ -104,7 +105,9 @@ class VectorList {
     encoder_ = encoder;
     stack_ = encoder ? "encoder." : "";
     Add("final_norm", -1, final_norm, {TensorRole::kFinalNorm});
-    Add("relative_bias", -1, relative_bias, {TensorRole::kRelativeBias});
+    // A row per bucket, with a value per head.
+    AddCut("relative_bias", -1, relative_bias, {TensorRole::kRelativeBias},
+           layers.empty() ? 0 : layers.front().attention.num_heads, /*each_row=*/true);
     for (int layer = 0; layer < std::ssize(layers); ++layer) {
       AddLayer(layers[layer], layer, weights[layer]);
     }
@@ -114,14 +117,33 @@ class VectorList {
   // As large as the model's tensors say.
   void Add(const std::string& name, int layer, std::vector<float>& values,
            std::initializer_list<TensorRole> roles) {
-    int64_t size = 0;
+    AddSized(name, values, SizeOf(layer, roles).elements);
+  }
+
+  // Likewise, or of parts so many values, of each row of the tensor or of all of it.
+  void AddCut(const std::string& name, int layer, std::vector<float>& values,
+              std::initializer_list<TensorRole> roles, int64_t size_of_part,
+              bool each_row = false) {
+    const Size whole = SizeOf(layer, roles);
+    if (is_whole_ || whole.elements == 0) return AddSized(name, values, whole.elements);
+    AddSized(name, values, each_row ? size_of_part * whole.rows : size_of_part);
+  }
+
+  struct Size {
+    int64_t elements = 0;
+    int64_t rows = 0;
+  };
+  Size SizeOf(int layer, std::initializer_list<TensorRole> roles) const {
+    Size size;
     for (const model::TensorBinding& binding : spec_.tensors) {
       if (binding.layer != layer || binding.encoder != encoder_) continue;
       for (const TensorRole role : roles) {
-        if (binding.role == role) size += binding.rows * binding.cols;
+        if (binding.role != role) continue;
+        size.elements += binding.rows * binding.cols;
+        size.rows += binding.rows;
       }
     }
-    if (size > 0) all_.push_back({stack_ + name, &values, size});
+    return size;
   }
 
   void AddLayer(const model::LayerSpec& spec, int i, LayerWeights& layer) {
@@ -132,12 +154,20 @@ class VectorList {
     if (latent_bias) {
       AddSized(prefix + "qkv_bias", layer.qkv_bias, layer.qkv.rows);
     } else {
-      Add(prefix + "qkv_bias", i, layer.qkv_bias, {kQueryBias, kKeyBias, kValueBias});
+      AddCut(prefix + "qkv_bias", i, layer.qkv_bias, {kQueryBias, kKeyBias, kValueBias},
+             layer.qkv.rows);
     }
-    Add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm, kQueryDownNorm});
-    Add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm, kKvDownNorm});
-    Add(prefix + "sinks", i, layer.sinks, {kSinks});
-    Add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
+    if (!spec.attention.latent && spec.attention.qk_norm == model::QkNorm::kWholeProjection) {
+      AddCut(prefix + "query_norm", i, layer.query_norm, {kQueryNorm}, spec.attention.query_dim());
+      AddCut(prefix + "key_norm", i, layer.key_norm, {kKeyNorm}, spec.attention.kv_dim());
+    } else {
+      Add(prefix + "query_norm", i, layer.query_norm, {kQueryNorm, kQueryDownNorm});
+      Add(prefix + "key_norm", i, layer.key_norm, {kKeyNorm, kKvDownNorm});
+    }
+    AddCut(prefix + "sinks", i, layer.sinks, {kSinks}, spec.attention.num_heads);
+    if (parts_.attention_part == 0) {  // a bias of a sum over parts
+      Add(prefix + "output_bias", i, layer.output_bias, {kAttentionOutputBias});
+    }
     if (layer.cross) Add(prefix + "cross_norm", i, layer.cross->norm, {kCrossNorm});
     Add(prefix + "ffn_norm", i, layer.ffn_norm, {kFfnNorm});
     if (layer.moe) AddMoe(*spec.moe, prefix, *layer.moe);
@@ -153,15 +183,17 @@ class VectorList {
       FfnWeights& ffn = moe.experts[expert];
       const std::string name = fmt::format("{}experts.{}", prefix, expert);
       AddSized(name + ".up_bias", ffn.up_bias, ffn.up.rows);
-      AddSized(name + ".down_bias", ffn.down_bias, ffn.down.rows);
+      if (parts_.expert_slice == 0) AddSized(name + ".down_bias", ffn.down_bias, ffn.down.rows);
     }
   }
 
   void AddSized(const std::string& name, std::vector<float>& values, int64_t size) {
-    all_.push_back({stack_ + name, &values, size});
+    if (size > 0) all_.push_back({stack_ + name, &values, size});
   }
 
   const model::ModelSpec& spec_;
+  const Share& parts_;
+  bool is_whole_;
   bool encoder_ = false;
   std::string stack_;
   std::vector<NamedVector> all_;
@@ -169,8 +201,8 @@ class VectorList {
 
 }  // namespace
 
-std::vector<NamedVector> Vectors(ModelWeights& weights) {
-  VectorList list(weights.spec);
+std::vector<NamedVector> Vectors(ModelWeights& weights, const Share& parts) {
+  VectorList list(weights.spec, parts);
   if (weights.encoder) {
     EncoderWeights& encoder = *weights.encoder;
     list.AddStack(weights.spec.encoder_layers, true, encoder.final_norm, encoder.relative_bias,

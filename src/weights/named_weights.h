@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "weights/model_weights.h"
+#include "weights/share.h"
 
 namespace convene::weights {
 
@@ -34,7 +35,8 @@ struct NamedVector {
   int64_t size;  // as the model's tensors say
 };
 
-// The norms, biases and sinks that the model has; `weights` are all of its.
-std::vector<NamedVector> Vectors(ModelWeights& weights);
+// The norms, biases and sinks that the model has. `weights` are all of its, or those parts of heads
+// and experts (PartsOf), whose spec theirs is then.
+std::vector<NamedVector> Vectors(ModelWeights& weights, const Share& parts = {});
 
 }  // namespace convene::weights

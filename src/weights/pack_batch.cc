@@ -39,4 +39,8 @@ void DropSources(const PackJob& job) {
   for (const PackSource& source : job.sources) checkpoint::DontNeed(source.bytes);
 }
 
+void EvictSources(const PackJob& job) {
+  for (const PackSource& source : job.sources) checkpoint::Evict(source.bytes);
+}
+
 }  // namespace convene::weights

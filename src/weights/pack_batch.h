@@ -13,7 +13,9 @@ namespace convene::weights {
 // Fills the jobs' targets, whose data must be writable. Error: what was packed is not finite.
 Status PackBatch(std::span<const PackJob* const> batch, hardware::ThreadPool& pool);
 
-// Lets go of the pages of the checkpoint's files that the job has read.
+// Lets go of the pages of the checkpoint's files that the job has read: from this process, or from
+// the page cache, too.
 void DropSources(const PackJob& job);
+void EvictSources(const PackJob& job);
 
 }  // namespace convene::weights

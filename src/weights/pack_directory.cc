@@ -53,10 +53,12 @@ bool IsCopied(const fs::directory_entry& entry) {
   return name != kFormatsName && name != kPartName;
 }
 
-std::string KeyOf(const checkpoint::Checkpoint& checkpoint, const WeightFormats& formats) {
+std::string KeyOf(const checkpoint::Checkpoint& checkpoint, const WeightFormats& formats,
+                  const Share& parts) {
   const std::string what =
-      fmt::format("{} {} {} {}", kPackedVersion, kernels::Name(formats.matrices), formats.group,
-                  checkpoint.FileIdentities());
+      fmt::format("{} {} {} {} {} {} {} {}", kPackedVersion, kernels::Name(formats.matrices),
+                  formats.group, parts.attention_part, parts.attention_parts, parts.expert_slice,
+                  parts.expert_slices, checkpoint.FileIdentities());
   return fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(what))));
 }
 
@@ -96,15 +98,23 @@ class DirectoryPacker {
 
   Result<uint64_t> Pack(const WeightFormats& formats) {
     if (Status found = FindJobs(formats); !found) return found.error();
-    if (Status begun = Begin(KeyOf(checkpoint_, formats)); !begun) return begun.error();
+    if (Status begun = Begin(KeyOf(checkpoint_, formats, target_.parts)); !begun)
+      return begun.error();
     if (Status packed = PackMatrices(); !packed) return packed.error();
     if (Status same = checkpoint_.CheckUnchanged(); !same) return same.error();
-    if (Status ended = file_->Finish(weights_, digests_, pool_); !ended) return OnDisk(ended);
+    if (Status ended = file_->Finish(weights_, target_.parts, digests_, pool_); !ended)
+      return OnDisk(ended);
     if (Status copied = CopyOthers(); !copied) return OnDisk(copied);
-    const nlohmann::json json = {{"version", kPackedVersion},
-                                 {"weights", kernels::Name(formats.matrices)},
-                                 {"group", formats.group},
-                                 {"tied_embeddings", weights_.spec.tied_embeddings}};
+    nlohmann::json json = {{"version", kPackedVersion},
+                           {"weights", kernels::Name(formats.matrices)},
+                           {"group", formats.group},
+                           {"tied_embeddings", weights_.spec.tied_embeddings}};
+    if (const Share& parts = target_.parts; parts != Share{}) {
+      json["parts"] = {{"attention_part", parts.attention_part},
+                       {"attention_parts", parts.attention_parts},
+                       {"expert_slice", parts.expert_slice},
+                       {"expert_slices", parts.expert_slices}};
+    }
     if (Status written = checkpoint::WriteWholeFile(PathOf(kFormatsName), json.dump(2) + "\n");
         !written) {
       return OnDisk(written);
@@ -112,7 +122,7 @@ class DirectoryPacker {
     std::error_code ignored;
     fs::remove(fs::path(target_.directory) / kPartName, ignored);
     if (output_) output_->Keep();
-    return PackedFile::SizeBytes(weights_);
+    return PackedFile::SizeBytes(weights_, target_.parts);
   }
 
  private:
@@ -126,13 +136,14 @@ class DirectoryPacker {
   }
 
   Status FindJobs(const WeightFormats& formats) {
-    const Result<model::ModelSpec> spec = LocalSpec(checkpoint_.spec(), Share{}, formats);
+    const Share& parts = target_.parts;
+    const Result<model::ModelSpec> spec = LocalSpec(checkpoint_.spec(), parts, formats);
     if (!spec) return spec.error();
-    LayOut(*spec, formats, nullptr, &weights_);
+    LayOut(*spec, formats, nullptr, &weights_, parts);
     if (Status finite = CheckVectors(checkpoint_); !finite) return finite;
-    DecoderJobs(tensors_, checkpoint_.spec(), Share{}, &weights_, &jobs_);
+    DecoderJobs(tensors_, checkpoint_.spec(), parts, &weights_, &jobs_);
     if (weights_.encoder) {
-      EncoderJobs(encoder_tensors_, checkpoint_.spec(), Share{}, &weights_, &encoder_jobs_);
+      EncoderJobs(encoder_tensors_, checkpoint_.spec(), parts, &weights_, &encoder_jobs_);
     }
     std::map<const kernels::PackedMatrix*, const PackJob*> by_target;
     for (PackJobs* jobs : {&jobs_, &encoder_jobs_}) {
@@ -166,9 +177,11 @@ class DirectoryPacker {
     auto prepared = checkpoint::OutputDirectory::Prepare(target_.directory);
     if (!prepared) return prepared.error();
     output_.emplace(*std::move(prepared));
-    Status room = output_->CheckRoom(PackedFile::SizeBytes(weights_), target_.remedy);
+    Status room =
+        output_->CheckRoom(PackedFile::SizeBytes(weights_, target_.parts), target_.remedy);
     if (!room) return room;
-    Result<PackedFile> file = PackedFile::Open(weights_, PathOf(kWeightsName), false);
+    Result<PackedFile> file =
+        PackedFile::Open(weights_, target_.parts, PathOf(kWeightsName), false);
     if (!file) return OnDisk(file.error());
     file_.emplace(*std::move(file));
     if (!target_.resumes) return {};
@@ -187,7 +200,7 @@ class DirectoryPacker {
           fmt::format("{} holds notes of another model; remove the directory", target_.directory));
     }
     digests_ = std::move(digests);
-    Result<PackedFile> file = PackedFile::Open(weights_, PathOf(kWeightsName), true);
+    Result<PackedFile> file = PackedFile::Open(weights_, target_.parts, PathOf(kWeightsName), true);
     if (!file) return file.error();
     file_.emplace(*std::move(file));
     Result<checkpoint::OutputFile> notes = checkpoint::OutputFile::Continue(PathOf(kPartName));
@@ -240,7 +253,7 @@ class DirectoryPacker {
     }
     const Status packed = PackBatch(batch, pool_);
     for (const PackJob* job : batch) {
-      DropSources(*job);
+      EvictSources(*job);
       const_cast<kernels::PackedMatrix*>(job->target)->data = nullptr;
     }
     if (!packed) return packed;

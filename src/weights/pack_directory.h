@@ -9,12 +9,14 @@
 #include "hardware/thread_pool.h"
 #include "memory/ledger.h"
 #include "weights/model_weights.h"
+#include "weights/share.h"
 #include "weights/tensor_digests.h"
 
 namespace convene::weights {
 
 struct PackTarget {
   std::string directory;
+  Share parts = {};  // of heads and experts, that the matrices are cut to (PartsOf); whole ones
   // Whether what an earlier call has left there, of the same checkpoint and formats, is continued,
   // and stays there if this one does not come to its end. Otherwise the directory must not exist or
   // be empty, and is complete or gone.
@@ -26,7 +28,8 @@ struct PackTarget {
 // Writes the weights of all of the checkpoint in these formats and copies its other files. What is
 // in work is reserved in `ledger`; pages of the checkpoint's files are dropped behind it. Progress
 // is in bytes of the packed file. Returns those. Errors: of the disk; memory that cannot be had;
-// weights that are NaN or infinite (names the tensor); files that were written to meanwhile.
+// parts that the model does not fit; weights that are NaN or infinite (names the tensor); files
+// that were written to meanwhile.
 Result<uint64_t> PackDirectory(const checkpoint::Checkpoint& checkpoint,
                                const WeightFormats& formats, const PackTarget& target,
                                hardware::ThreadPool& pool, memory::Ledger& ledger,

@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 using checkpoint::StoredTensor;
 
 constexpr uint64_t kMaxFormatsBytes = 1 << 16;
+constexpr int kMostParts = 1 << 16;
 
 std::string PathIn(const std::string& directory, const char* name) {
   return (fs::path(directory) / name).string();
@@ -152,14 +153,46 @@ Result<WeightFormats> ParsePackedFormats(const nlohmann::json& json, model::Mode
   return WeightFormats{.matrices = *format, .group = group->get<int>()};
 }
 
+Result<Share> ParsePackedParts(const nlohmann::json& json) {
+  const auto parts = json.find("parts");
+  if (parts == json.end()) return Share{};
+  Share share;
+  struct Member {
+    const char* part_name;
+    const char* count_name;
+    int* part;
+    int* count;
+  };
+  for (const Member& member :
+       {Member{"attention_part", "attention_parts", &share.attention_part, &share.attention_parts},
+        Member{"expert_slice", "expert_slices", &share.expert_slice, &share.expert_slices}}) {
+    const auto number = [&](const char* name, int64_t least, int64_t most, int* value) {
+      const auto found = parts->is_object() ? parts->find(name) : parts->end();
+      if (!parts->is_object() || found == parts->end() || !found->is_number_integer()) return false;
+      const auto read = found->get<int64_t>();
+      if (read < least || read > most) return false;
+      *value = static_cast<int>(read);
+      return true;
+    };
+    if (!number(member.count_name, 1, kMostParts, member.count) ||
+        !number(member.part_name, 0, *member.count - 1, member.part)) {
+      return Error{
+          fmt::format("parts needs {} (1 to {}) and {} (less than that); remove the directory, it "
+                      "is made again",
+                      member.count_name, kMostParts, member.part_name)};
+    }
+  }
+  return share;
+}
+
 Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec,
                                                     const WeightFormats& formats,
                                                     std::span<const std::byte> prefix,
-                                                    uint64_t file_size) {
+                                                    uint64_t file_size, const Share& parts) {
   Result<std::vector<StoredTensor>> stored = checkpoint::ParseSafetensors(prefix, file_size);
   if (!stored) return stored.error();
   ModelWeights expected;
-  LayOut(spec, formats, nullptr, &expected);
+  LayOut(spec, formats, nullptr, &expected, parts);
   size_t index = 0;
   const std::vector<NamedMatrix> matrices = Matrices(expected);
   const std::vector<uint64_t> stored_bytes = StoredBytesOf(matrices);
@@ -168,7 +201,7 @@ Result<std::vector<StoredTensor>> FindPackedWeights(const model::ModelSpec& spec
     if (Status checked = CheckTensor(wanted, *stored, index); !checked) return checked.error();
     (*stored)[index].size_bytes = matrices[index].matrix->size_bytes();
   }
-  for (const NamedVector& named : Vectors(expected)) {
+  for (const NamedVector& named : Vectors(expected, parts)) {
     if (Status checked = CheckTensor(TensorOf(named), *stored, index++); !checked) {
       return checked.error();
     }
@@ -195,13 +228,17 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
   if (!json) return json.error();
   const Result<WeightFormats> formats = ParsePackedFormats(*json, &configuration->spec);
   if (!formats) return formats.error().At(formats_path);
+  const Result<Share> parts = ParsePackedParts(*json);
+  if (!parts) return parts.error().At(formats_path);
+  const Result<model::ModelSpec> stored = LocalSpec(configuration->spec, *parts, *formats);
+  if (!stored) return stored.error().At(formats_path);
 
   Result<checkpoint::MappedFile> file =
       checkpoint::MappedFile::Open(PathIn(directory, kWeightsName));
   if (!file) return file.error();
   checkpoint::AskForHugePages(file->bytes());  // before any page of it is read
   Result<std::vector<StoredTensor>> tensors =
-      FindPackedWeights(configuration->spec, *formats, file->bytes(), file->bytes().size());
+      FindPackedWeights(*stored, *formats, file->bytes(), file->bytes().size(), *parts);
   if (!tensors) return tensors.error().At(file->path());
   const StoredTensor stored_checksums = std::move(tensors->back());
   tensors->pop_back();
@@ -212,8 +249,9 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory) {
                 &file->bytes()[stored_checksums.offset + (checksums.size() - 1) * sizeof(uint64_t)],
                 sizeof(uint64_t));
   }
-  return PackedDirectory{*std::move(configuration), *formats, *std::move(file), *std::move(tensors),
-                         std::move(checksums)};
+  return PackedDirectory{
+      *std::move(configuration), *formats, *parts, *std::move(file), *std::move(tensors),
+      std::move(checksums)};
 }
 
 Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>& share,
@@ -254,11 +292,20 @@ Status CheckWholeMatrices(const Share& share) {
       "experts only, such as attention=dp2,experts=ep2"};
 }
 
-Status KeepShare(const Share& share, ModelWeights& weights) {
-  if (Status whole = CheckWholeMatrices(share); !whole) return whole;
-  Result<model::ModelSpec> spec = LocalSpec(weights.spec, share, weights.formats);
+Status CheckParts(const Share& parts, const Share& share) {
+  if (parts == Share{}) return CheckWholeMatrices(share);
+  if (PartsOf(share) == parts && !share.decode) return {};
+  return Error{fmt::format(
+      "the weights of this directory are part {} of {} of the heads and part {} of {} of each "
+      "expert, which a rank of such a layout has made for itself; use the original checkpoint",
+      parts.attention_part + 1, parts.attention_parts, parts.expert_slice + 1,
+      parts.expert_slices)};
+}
+
+Status KeepShare(const model::ModelSpec& whole, const Share& share, ModelWeights& weights) {
+  Result<model::ModelSpec> spec = LocalSpec(whole, share, weights.formats);
   if (!spec) return spec.error();
-  if (const auto widest = WidestSpec(weights.spec, share, weights.formats); !widest) {
+  if (const auto widest = WidestSpec(whole, share, weights.formats); !widest) {
     return widest.error();
   }
   if (share.decode) SetDecodeExperts(share, weights);
@@ -269,11 +316,13 @@ Status KeepShare(const Share& share, ModelWeights& weights) {
 
 Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledger,
                                 const Share& share) {
-  if (const Status whole = CheckWholeMatrices(share); !whole) return whole.error();
-  const Result<model::ModelSpec> spec =
-      LocalSpec(directory.configuration.spec, share, directory.formats);
+  if (const Status fits = CheckParts(directory.parts, share); !fits) return fits.error();
+  const model::ModelSpec& whole = directory.configuration.spec;
+  const Result<model::ModelSpec> spec = LocalSpec(whole, share, directory.formats);
   if (!spec) return spec.error();
-  const ExpertRooms rooms = RoomsOf(directory.configuration.spec, directory.formats, share);
+  const Result<model::ModelSpec> stored_spec = LocalSpec(whole, directory.parts, directory.formats);
+  if (!stored_spec) return stored_spec.error();
+  const ExpertRooms rooms = RoomsOf(whole, directory.formats, share);
   Result<memory::Reservation> reserved = ledger.Reserve(
       memory::Use::kWeights, PackedSizeBytes(*spec, directory.formats, share, rooms));
   if (!reserved) return reserved.error();
@@ -282,7 +331,7 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   weights.mapped = std::move(directory.file);
   const std::byte* const file = weights.mapped->bytes().data();
   // As it lies in the file: all of it.
-  LayOut(directory.configuration.spec, directory.formats, nullptr, &weights);
+  LayOut(*stored_spec, directory.formats, nullptr, &weights, directory.parts);
   std::vector<const std::byte*> places;
   for (size_t i = 0; i < Matrices(weights).size(); ++i) {
     places.push_back(file + directory.tensors[i].offset);
@@ -291,12 +340,12 @@ Result<ModelWeights> MapWeights(PackedDirectory directory, memory::Ledger& ledge
   const StoredTensor& last = directory.tensors[places.size() - 1];
   weights.bytes = {places.front(), file + last.offset + last.size_bytes};
   const StoredTensor* stored = &directory.tensors[places.size()];
-  for (const NamedVector& named : Vectors(weights)) {
+  for (const NamedVector& named : Vectors(weights, directory.parts)) {
     named.values->resize(named.size);
     std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
   }
   if (const Status finite = CheckVectors(weights); !finite) return finite.error();
-  if (const Status kept = KeepShare(share, weights); !kept) return kept.error();
+  if (const Status kept = KeepShare(whole, share, weights); !kept) return kept.error();
   weights.rooms = rooms;
   return weights;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "hardware/thread_pool.h"
@@ -273,6 +274,78 @@ TEST_P(PackedDirectoryTest, RefusesSharesThatCutMatrices) {
     const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
     ASSERT_FALSE(mapped);
     EXPECT_THAT(mapped.error().message, HasSubstr("use the original checkpoint"));
+  }
+}
+
+TEST_P(PackedDirectoryTest, OfPartsHasWhatRanksWithThoseLoad) {
+  const auto checkpoint = checkpoint::Checkpoint::Open(kGolden + GetParam());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  hardware::ThreadPool pool({0});
+  const WeightFormats formats{.matrices = kernels::WeightFormat::kInt8};
+  for (const Share& share : {Share{.attention_part = 1,
+                            .attention_parts = 2,
+                            .expert_slice = 1,
+                            .expert_slices = 2,
+                            .with_head = false},
+                             Share{.attention_parts = 2, .expert_share = 1, .expert_shares = 2},
+                             Share{.expert_slice = 2, .expert_slices = 3}}) {
+    fs::remove_all(target());
+    const auto written = PackDirectory(
+        *checkpoint, formats, {.directory = target(), .parts = PartsOf(share)}, pool, ledger_, {});
+    if (!LocalSpec(checkpoint->spec(), share, formats)) {
+      EXPECT_FALSE(written.ok());
+      continue;
+    }
+    ASSERT_TRUE(written.ok()) << written.error().message;
+    const auto expected =
+        LoadWeights(*checkpoint, formats, share, hardware::NumaPolicy::kAuto, pool, ledger_, {});
+    ASSERT_TRUE(expected.ok()) << expected.error().message;
+    auto opened = OpenPackedDirectory(target());
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    EXPECT_TRUE(VerifyPacked(*opened, std::nullopt, pool, {}));
+    const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
+    ASSERT_TRUE(mapped.ok()) << mapped.error().message;
+    const std::vector<NamedMatrix> found = Matrices(*mapped);
+    const std::vector<NamedMatrix> wanted = Matrices(*expected);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].name, wanted[i].name);
+      ASSERT_EQ(found[i].matrix->size_bytes(), wanted[i].matrix->size_bytes()) << found[i].name;
+      EXPECT_EQ(0, std::memcmp(found[i].matrix->data, wanted[i].matrix->data,
+                               wanted[i].matrix->size_bytes()))
+          << found[i].name;
+    }
+    ExpectSameVectors(mapped->layers, expected->layers);
+    // Other ranks, and a program of one rank, are told what it is.
+    for (const Share& other : {Share{}, Share{.attention_parts = 7}}) {
+      auto again = OpenPackedDirectory(target());
+      ASSERT_TRUE(again.ok()) << again.error().message;
+      const Result<ModelWeights> refused = MapWeights(*std::move(again), ledger_, other);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_THAT(refused.error().message, HasSubstr("use the original checkpoint"));
+    }
+  }
+}
+
+TEST(PackedParts, ThatMakeNoSenseAreRefused) {
+  const auto parse = [](const char* parts) {
+    return ParsePackedParts(nlohmann::json{{"parts", nlohmann::json::parse(parts)}});
+  };
+  const auto good = parse(
+      R"({"attention_part": 1, "attention_parts": 2, "expert_slice": 0, "expert_slices": 1})");
+  ASSERT_TRUE(good.ok()) << good.error().message;
+  EXPECT_EQ(good->attention_part, 1);
+  EXPECT_TRUE(ParsePackedParts(nlohmann::json::object()).ok());
+  for (
+      const char* bad :
+      {"3", "{}",
+       R"({"attention_part": 2, "attention_parts": 2, "expert_slice": 0, "expert_slices": 1})",
+       R"({"attention_part": 0, "attention_parts": 1, "expert_slice": -1, "expert_slices": 2})",
+       R"({"attention_part": 0, "attention_parts": 1e9, "expert_slice": 0, "expert_slices": 1})",
+       R"({"attention_part": 0, "attention_parts": 4000000000, "expert_slice": 0, "expert_slices": 1})"}) {
+    const auto parsed = parse(bad);
+    ASSERT_FALSE(parsed.ok()) << bad;
+    EXPECT_THAT(parsed.error().message, HasSubstr("parts needs"));
   }
 }
 

@@ -15,7 +15,7 @@ struct Contents {
   uint64_t size_bytes = 0;
 };
 
-Contents ContentsOf(ModelWeights& weights) {
+Contents ContentsOf(ModelWeights& weights, const Share& parts) {
   const std::vector<NamedMatrix> matrices = Matrices(weights);
   Contents contents{.prefix = {}, .matrix_bytes = StoredBytesOf(matrices)};
   std::vector<checkpoint::StoredTensor> tensors;
@@ -23,7 +23,7 @@ Contents ContentsOf(ModelWeights& weights) {
     tensors.push_back(TensorOf(matrices[i], contents.matrix_bytes[i]));
     contents.size_bytes += contents.matrix_bytes[i];
   }
-  for (const NamedVector& named : Vectors(weights)) {
+  for (const NamedVector& named : Vectors(weights, parts)) {
     tensors.push_back(TensorOf(named));
     contents.size_bytes += static_cast<uint64_t>(named.size) * sizeof(float);
   }
@@ -61,11 +61,13 @@ checkpoint::StoredTensor ChecksumsOf(size_t num_tensors) {
   return {.name = kChecksumsName, .dtype = "U64", .shape = {static_cast<int64_t>(num_tensors)}};
 }
 
-uint64_t PackedFile::SizeBytes(ModelWeights& weights) { return ContentsOf(weights).size_bytes; }
+uint64_t PackedFile::SizeBytes(ModelWeights& weights, const Share& parts) {
+  return ContentsOf(weights, parts).size_bytes;
+}
 
-Result<PackedFile> PackedFile::Open(ModelWeights& weights, const std::string& path,
-                                    bool continues) {
-  const Contents contents = ContentsOf(weights);
+Result<PackedFile> PackedFile::Open(ModelWeights& weights, const Share& parts,
+                                    const std::string& path, bool continues) {
+  const Contents contents = ContentsOf(weights, parts);
   Result<checkpoint::OutputFile> file =
       continues ? checkpoint::OutputFile::Continue(path)
                 : checkpoint::OutputFile::Create(path, contents.size_bytes);
@@ -97,10 +99,10 @@ Status PackedFile::WriteMatrices(size_t first, std::span<const std::span<const s
   return {};
 }
 
-Status PackedFile::Finish(ModelWeights& weights, std::vector<uint64_t> digests,
+Status PackedFile::Finish(ModelWeights& weights, const Share& parts, std::vector<uint64_t> digests,
                           hardware::ThreadPool& pool) {
   std::vector<std::span<const std::byte>> contents;
-  for (const NamedVector& named : Vectors(weights)) {
+  for (const NamedVector& named : Vectors(weights, parts)) {
     contents.push_back(std::as_bytes(std::span(*named.values)));
   }
   const std::vector<uint64_t> of_vectors = DigestEach(contents, pool);

@@ -33,11 +33,13 @@ checkpoint::StoredTensor ChecksumsOf(size_t num_tensors);
 
 class PackedFile {
  public:
-  // Of a model with the shapes of `weights`. Creates the file and reserves its space, or, where
-  // `continues`, opens the one that an earlier Open created. Errors: those of OutputFile.
-  static Result<PackedFile> Open(ModelWeights& weights, const std::string& path, bool continues);
+  // Of a model with the shapes of `weights`, or of those parts of one (Vectors). Creates the file
+  // and reserves its space, or, where `continues`, opens the one that an earlier Open created.
+  // Errors: those of OutputFile.
+  static Result<PackedFile> Open(ModelWeights& weights, const Share& parts, const std::string& path,
+                                 bool continues);
   // What it will have.
-  static uint64_t SizeBytes(ModelWeights& weights);
+  static uint64_t SizeBytes(ModelWeights& weights, const Share& parts);
 
   // Writes the matrices from number `first` of Matrices on, whole pages, and appends their digests.
   Status WriteMatrices(size_t first, std::span<const std::span<const std::byte>> contents,
@@ -45,7 +47,8 @@ class PackedFile {
   // Waits until what was written is on the disk, and lets go of it in the page cache.
   Status Flush() { return file_.Flush(); }
   // What is left: norms and biases, and the checksums; `digests` are those of all matrices.
-  Status Finish(ModelWeights& weights, std::vector<uint64_t> digests, hardware::ThreadPool& pool);
+  Status Finish(ModelWeights& weights, const Share& parts, std::vector<uint64_t> digests,
+                hardware::ThreadPool& pool);
 
  private:
   explicit PackedFile(checkpoint::OutputFile file) : file_(std::move(file)) {}

@@ -72,8 +72,10 @@ PageIndex IndexPlaces(ModelWeights& weights, const PlaceOf& place_of) {
 PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats,
                         const strategy::ExpertOwner& owner) {
   ModelWeights weights;
-  // Of whole matrices the rank's are the model's.
-  LayOut(spec, formats, nullptr, &weights, ShareOf(owner.roles, owner.rank));
+  const Share share = ShareOf(owner.roles, owner.rank);
+  const Result<model::ModelSpec> local = LocalSpec(spec, share, formats);
+  CHECK(local.ok(), "{}", local.error().message);
+  LayOut(*local, formats, nullptr, &weights, share);
   const auto experts = ExpertsOf(weights);
   PagedSizes sizes{.num_pages = static_cast<int>(experts.size()),
                    .most_experts = strategy::MostExperts(spec, owner),

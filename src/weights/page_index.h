@@ -27,7 +27,7 @@ struct PagedSizes {
     return resident_bytes + page_bytes * static_cast<uint64_t>(num_buffers);
   }
 };
-// `spec`: the whole model. Precondition: the rank has whole matrices (CheckWholeMatrices).
+// `spec`: the whole model, which the owner's share fits (LocalSpec).
 PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& formats,
                         const strategy::ExpertOwner& owner = {});
 

@@ -37,7 +37,7 @@ constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
 Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
   const std::byte* const file = directory.file.bytes().data();
   const checkpoint::StoredTensor* stored = &directory.tensors[num_matrices];
-  for (const NamedVector& named : Vectors(weights)) {
+  for (const NamedVector& named : Vectors(weights, directory.parts)) {
     named.values->resize(static_cast<size_t>(named.size));
     std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
   }
@@ -69,17 +69,19 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
                                                          ModelWeights* weights) {
   const model::ModelSpec& spec = directory.configuration.spec;
   const Share share = ShareOf(asked.owner.roles, asked.owner.rank);
-  if (Status whole = CheckWholeMatrices(share); !whole) return whole.error();
+  if (Status fits = CheckParts(directory.parts, share); !fits) return fits.error();
+  const Result<model::ModelSpec> stored = LocalSpec(spec, directory.parts, directory.formats);
+  if (!stored) return stored.error();
   const PagedSizes sizes = PagedSizesOf(spec, directory.formats, asked.owner);
   PagedOptions options = asked;
   options.num_buffers = std::min(options.num_buffers, sizes.num_pages);
   CHECK(options.num_buffers >= sizes.fewest_buffers, "{} buffers", options.num_buffers);
-  LayOut(spec, directory.formats, nullptr, weights);
+  LayOut(*stored, directory.formats, nullptr, weights, directory.parts);
   const size_t num_matrices = Matrices(*weights).size();
   if (Status copied = CopyVectors(directory, num_matrices, *weights); !copied) {
     return copied.error();
   }
-  if (Status kept = KeepShare(share, *weights); !kept) return kept.error();
+  if (Status kept = KeepShare(spec, share, *weights); !kept) return kept.error();
   PageIndex index = IndexPages(directory, *weights);
   Result<memory::Reservation> storage =
       ledger.Allocate(memory::Use::kWeights, sizes.bytes_with(options.num_buffers));

@@ -64,9 +64,8 @@ class PagedWeights final : public WeightStore, public Lender {
  public:
   // Reads what stays in memory, compares it with its checksums, and reserves its memory and the
   // buffers in `ledger`. `weights` gets the rank's share; the store keeps a reference to it, and
-  // its memory is there as long as they are. Errors: the share has parts of matrices; the file was
-  // cut, changed or is damaged, its disk fails; memory that cannot be had; norms and biases that
-  // are NaN or infinite.
+  // its memory is there as long as they are. Errors: as CheckParts; the file was cut, changed or is
+  // damaged, its disk fails; memory that cannot be had; norms and biases that are NaN or infinite.
   static Result<std::unique_ptr<PagedWeights>> Load(PackedDirectory directory,
                                                     const PagedOptions& options,
                                                     memory::Ledger& ledger,

@@ -134,6 +134,13 @@ Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles,
   return share;
 }
 
+Share PartsOf(const Share& share) {
+  return {.attention_part = share.attention_part,
+          .attention_parts = share.attention_parts,
+          .expert_slice = share.expert_slice,
+          .expert_slices = share.expert_slices};
+}
+
 Share InDecode(const Share& share) {
   Share decode = share;
   decode.decode.reset();

@@ -51,6 +51,10 @@ Share ShareOf(const strategy::Roles& roles, int rank);
 Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
               int rank);
 
+// By what the matrices of a rank with whole layers and all experts would be cut: the parts of the
+// heads and of each expert of prefill, alone.
+Share PartsOf(const Share& share);
+
 // As it is in decode.
 Share InDecode(const Share& share);
 

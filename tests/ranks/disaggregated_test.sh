@@ -157,4 +157,26 @@ ends_after() { # SIGNAL MESSAGE
 ends_after KILL "gone from this host: rank 2 (experts, pid"
 ends_after STOP "no sign of life from rank 2 (experts, host"
 
+# So does one on another host whose cable is cut.
+if tests/comm/two_hosts.sh true; then
+  CUT=$work/cut setsid tests/comm/two_hosts.sh "$mpiexec" -n 2 "$convene" bench models/demo -p 256 -n 64 --batch 4 --repeat 1000 \
+    --no-plan --no-peaks --layout attention=dp1,experts=ep1 --disaggregate >"$work/out" 2>"$work/err" &
+  job=$!
+  for _ in {1..300}; do grep -q '^models/demo' "$work/out" && break; sleep 0.1; done
+  sleep 1
+  since=$SECONDS
+  touch "$work/cut"
+  for _ in {1..150}; do kill -0 "$job" 2>/dev/null || break; sleep 0.1; done
+  if kill -0 "$job" 2>/dev/null; then
+    fail "the cable is cut, and the job still runs after $((SECONDS - since)) s"
+    kill -9 -- "-$job"
+  fi
+  status=0
+  wait "$job" || status=$?
+  job=
+  [ "$status" != 0 ] || fail "the cable is cut, and the job ended as if all were well"
+  [ $((SECONDS - since)) -le 12 ] || fail "the job ended $((SECONDS - since)) s after the cable was cut"
+  grep -q 'no sign of life from rank 1 (experts, host' "$work/err" || fail "nobody says whose host is cut off: $(cat "$work/err")"
+fi
+
 [ "$failures" = 0 ] && echo "disaggregated ranks do what one does"
