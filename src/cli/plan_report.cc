@@ -324,6 +324,7 @@ std::string ExplainSearch(const PlanReport& report) {
          fmt::to_string(pass.num_simulated), fmt::format("{:.3f}", pass.seconds),
          has_gain ? fmt::format("{:.1f} %", 100 * (pass.best_before / pass.best_after - 1)) : ""});
     purposes += fmt::format("  {}: {}\n", pass.name, pass.purpose);
+    if (!pass.remark.empty()) purposes += fmt::format("    {}\n", pass.remark);
   }
   std::string text = "\npasses\n" + table.Format() + purposes;
   text += "\nrejected\n";
@@ -407,7 +408,8 @@ ordered_json ToJson(const PlanReport& report) {
                               {"rejected", pass.num_rejected},
                               {"simulated_steps", pass.num_simulated},
                               {"best_before", pass.best_before},
-                              {"best_after", pass.best_after}});
+                              {"best_after", pass.best_after},
+                              {"remark", pass.remark}});
   }
   json["ranked"] = ordered_json::array();
   for (const Candidate& candidate : answer.candidates) {

@@ -3,43 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
 
-#include "cost/linear_fit.h"
-#include "cost/prices.h"
 #include "planner/expert_cuts.h"
 #include "planner/predict_step.h"
-#include "schedule/activity_graph.h"
 
 namespace convene::planner {
 namespace {
 
-using schedule::TaskKind;
 using strategy::ChunkCut;
 using strategy::Pipeline;
 
-// Between powers of two what lies halfway.
-constexpr std::array kChunks = {2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-// Tokens of a prompt, at most, in the step that is imagined.
-constexpr int kPromptTokens = 512;
-
-const model::LayerSpec* LayerWithExperts(const model::ModelSpec& spec) {
-  const auto is_moe = [](const model::LayerSpec& layer) { return layer.moe.has_value(); };
-  const auto layer = std::find_if(spec.layers.begin(), spec.layers.end(), is_moe);
-  return layer == spec.layers.end() ? nullptr : &*layer;
-}
-
-// So many layers with experts, and nothing else of the model.
-model::ModelSpec LayersOf(const model::ModelSpec& spec, int count) {
-  model::ModelSpec some = spec;
-  some.encoder_layers.clear();
-  some.vocab_size = 0;
-  some.layers.assign(static_cast<size_t>(count), *LayerWithExperts(spec));
-  return some;
+ClosedFormQuestion LayersOf(const PipelineQuestion& question) {
+  return {.spec = question.spec,
+          .roles = question.roles,
+          .bytes = question.bytes,
+          .tokens_per_group = question.tokens_per_group,
+          .shares = question.shares,
+          .micro_batches = question.micro_batches};
 }
 
 PricedPipeline Difference(PricedPipeline from, const PricedPipeline& what) {
@@ -54,7 +37,9 @@ PricedPipeline Difference(PricedPipeline from, const PricedPipeline& what) {
 class Pricer {
  public:
   explicit Pricer(const PipelineQuestion& question)
-      : question_(question), one_(LayersOf(question.spec, 1)), two_(LayersOf(question.spec, 2)) {}
+      : question_(question),
+        one_(LayersWithExperts(question.spec, 1)),
+        two_(LayersWithExperts(question.spec, 2)) {}
 
   Result<PricedPipeline> Layer(const Pipeline& pipeline, int tokens) {
     // Micro-batches overlap the end of a layer with the beginning of the next.
@@ -65,53 +50,12 @@ class Pricer {
     return layer ? Difference(*layer, *ends) : layer;
   }
 
-  // What the experts of a layer take, one task after the other: computing, of the rank that takes
-  // longest, and exchanging. Precondition: costs of all kinds of tasks.
-  std::pair<double, double> Alone(const Pipeline& pipeline) const {
-    const StepQuestion question = QuestionOf(one_, pipeline, question_.tokens_per_group);
-    const schedule::Schedule step = strategy::BuildStep(one_, question.options);
-    const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step);
-    const cost::ExpectedSizes sizes = ExpectSizes(question);
-    const cost::Prices prices =
-        PriceSchedule(step, graph, question_.costs,
-                      [&sizes](const schedule::Size& size) { return sizes.at(size); });
-    std::vector<double> computation(static_cast<size_t>(question_.roles.num_ranks()));
-    double communication = 0;
-    for (int activity = 0; activity < graph.num_activities(); ++activity) {
-      const schedule::Task& task = step.tasks[graph.tasks_of(activity).front()];
-      const double seconds = SecondsAlone(prices, activity);
-      if (task.kind == TaskKind::kExperts || task.kind == TaskKind::kReduce) {
-        computation[task.lane.rank] += seconds;
-      }
-      if (task.kind == TaskKind::kDispatch || task.kind == TaskKind::kCombine) {
-        communication += seconds;
-      }
-    }
-    return {*std::max_element(computation.begin(), computation.end()), communication};
-  }
-
  private:
-  StepQuestion QuestionOf(const model::ModelSpec& spec, const Pipeline& pipeline,
-                          int tokens) const {
-    StepQuestion question{.spec = spec,
-                          .options = {.roles = question_.roles,
-                                      .pipeline = pipeline,
-                                      .bytes = question_.bytes,
-                                      .prunes_last_layer = false}};
-    if (!question_.shares.empty()) question.shares = {question_.shares};
-    std::vector<strategy::SequenceRows> sequences;
-    for (int left = tokens; left > 0; left -= kPromptTokens) {
-      const int length = std::min(left, kPromptTokens);
-      sequences.push_back({.num_tokens = length, .prompt_length = length});
-    }
-    question.groups.assign(static_cast<size_t>(question_.roles.num_groups()), sequences);
-    return question;
-  }
-
   Result<PricedPipeline> Step(const model::ModelSpec& spec, const Pipeline& pipeline,
                               int tokens) const {
     const Result<PredictedStep> step =
-        PredictStep(QuestionOf(spec, pipeline, tokens), MeasuredPricer(question_.costs));
+        PredictStep(QuestionOfLayers(spec, LayersOf(question_), pipeline, tokens),
+                    MeasuredPricer(question_.costs));
     if (!step) return step.error();
     return PricedPipeline{pipeline, OutlineOf(*step)};
   }
@@ -138,34 +82,6 @@ class Pricer {
   model::ModelSpec two_;
   std::map<int, PricedPipeline> ends_;
 };
-
-int ExpertsPerRank(const PipelineQuestion& question) {
-  const int num_experts = LayerWithExperts(question.spec)->moe->num_experts;
-  return std::max(1, question.roles.expert_split().FewestExperts(num_experts));
-}
-
-ClosedForm FitClosedForm(const Pricer& pricer, const PipelineQuestion& question, ChunkCut cut) {
-  ClosedForm form;
-  std::tie(form.computation, form.communication) =
-      pricer.Alone({.micro_batches = question.micro_batches});
-  const double plain = form.computation + form.communication;
-  std::vector<cost::Point> points;
-  for (const Pipeline& pipeline : PipelineCandidates(question)) {
-    if (pipeline.chunks == 1 || pipeline.cut != cut) continue;
-    const auto [computation, communication] = pricer.Alone(pipeline);
-    const double extra = std::max(0.0, computation + communication - plain);
-    points.push_back({.x = double(pipeline.chunks), .y = extra});
-  }
-  if (points.empty()) return form;
-  const cost::LinearFit fit = cost::FitLinear(points);
-  form.once = fit.alpha;
-  form.per_chunk = fit.beta;
-  const double most = ExpertsPerRank(question);
-  const double hidden = std::min(form.communication, form.computation);
-  const double best = form.per_chunk > 0 ? std::sqrt(hidden / form.per_chunk) : most;
-  form.chunks = static_cast<int>(std::lround(std::clamp(best, 1.0, most)));
-  return form;
-}
 
 // What is simpler compares less.
 auto Complexity(const Pipeline& pipeline) {
@@ -199,10 +115,8 @@ std::vector<Pipeline> PipelineCandidates(const PipelineQuestion& question) {
   if (question.roles.num_ranks() == 1 || LayerWithExperts(question.spec) == nullptr) {
     return candidates;
   }
-  const int num_experts = ExpertsPerRank(question);
   for (const ChunkCut cut : {ChunkCut::kTokens, ChunkCut::kExperts}) {
-    for (const int chunks : kChunks) {
-      if (cut == ChunkCut::kExperts && chunks > num_experts) break;
+    for (const int chunks : ChunksToCompare(question.spec, question.roles, cut)) {
       candidates.push_back({.chunks = chunks, .cut = cut, .micro_batches = question.micro_batches});
     }
   }
@@ -210,11 +124,6 @@ std::vector<Pipeline> PipelineCandidates(const PipelineQuestion& question) {
     candidates.push_back({.micro_batches = kMicroBatchesToChoose});
   }
   return candidates;
-}
-
-double ClosedForm::Gain(double num_chunks) const {
-  return std::min(communication, computation) * (num_chunks - 1) / num_chunks -
-         (per_chunk * num_chunks + once);
 }
 
 bool SurelyBeats(const PricedPipeline& first, const PricedPipeline& second,
@@ -243,7 +152,10 @@ Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
   }
   choice.gain = cost::IntervalOfDifference(choice.plain.layer, choice.fastest.layer,
                                            cost::ErrorsOf(question.costs));
-  choice.closed_form = FitClosedForm(pricer, question, choice.fastest.pipeline.cut);
+  const Result<ClosedForm> form = FitClosedForm(LayersOf(question), MeasuredPricer(question.costs),
+                                                choice.fastest.pipeline.cut);
+  if (!form) return form.error();
+  choice.closed_form = *form;
   return choice;
 }
 

@@ -1,7 +1,7 @@
 // How an expert pipeline should divide a step: into how many chunks, of what (tokens or experts),
 // or into two micro-batches, or not at all. Each candidate is priced with costs that were measured
 // on other models (cost/step_costs.h) and simulated; beside it is the closed form of EPS-MoE
-// (section 3.3). Pure; who measures is evaluate/.
+// (closed_form.h). Pure; who measures is evaluate/.
 #pragma once
 
 #include <string>
@@ -11,6 +11,7 @@
 #include "cost/step_costs.h"
 #include "cost/step_interval.h"
 #include "model/model_spec.h"
+#include "planner/closed_form.h"
 #include "strategy/step.h"
 
 namespace convene::planner {
@@ -40,18 +41,6 @@ struct PricedPipeline {
   cost::Outline layer = {};  // with experts
 
   double seconds() const { return layer.seconds; }
-};
-
-// The seconds that N chunks save: gain(N) = min(communication, computation) (N - 1) / N -
-// (per_chunk N + once), which is largest at N = sqrt(min(communication, computation) / per_chunk).
-struct ClosedForm {
-  double communication = 0;  // seconds of a layer's experts, not divided
-  double computation = 0;    // of the rank that computes longest
-  double per_chunk = 0;      // fixed costs
-  double once = 0;
-  int chunks = 1;  // within 1 and the experts of a rank
-
-  double Gain(double num_chunks) const;
 };
 
 struct PipelineChoice {

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/units.h"
+#include "planner/closed_form.h"
 #include "planner/expert_cuts.h"
 
 namespace convene::planner {
@@ -110,6 +112,49 @@ std::vector<Candidate> ToCut(PlanSearch& search) {
   return found;
 }
 
+// What EPS-MoE's closed form says of the best layout that has chunks, beside what simulated steps
+// say.
+void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refined) {
+  const PlanQuestion& question = search.question();
+  const Candidate* plain = nullptr;
+  for (const Candidate& one : refined) {
+    const bool has_chunks = one.is_allowed() && one.plan.pipeline.chunks == 1 &&
+                            one.plan.pipeline.micro_batches == 1 && !one.plan.decode;
+    if (!has_chunks) continue;
+    if (plain == nullptr || one.figures->score < plain->figures->score) plain = &one;
+  }
+  if (plain == nullptr) return;
+  const Candidate* best = plain;
+  for (const Candidate& one : search.candidates()) {
+    Candidate same = one;
+    same.plan.pipeline = plain->plan.pipeline;
+    const bool is_of_it = one.is_ranked() && one.plan.pipeline.micro_batches == 1 &&
+                          one.setup == plain->setup && same.plan == plain->plan;
+    if (is_of_it && one.figures->score < best->figures->score) best = &one;
+  }
+  const strategy::Roles roles = plain->plan.layout;
+  const ClosedFormQuestion asked{
+      .spec = question.spec,
+      .roles = roles,
+      .bytes = question.bytes_of(plain->setup.weights, plain->plan.wire),
+      .tokens_per_group = TokensPerGroup(question, roles),
+      .shares = MeanOf(SharesOf(question.workload.routing, question.spec))};
+  const ChunkCut cut = best->plan.pipeline.cut;
+  const Result<ClosedForm> form = FitClosedForm(asked, search.PricerOf(plain->setup), cut);
+  if (!form) return;  // then no plan has a price either
+  search.Remark(fmt::format(
+      "of {}: a layer's experts take {:.3g} ms to compute and {:.3g} ms to exchange, and each "
+      "chunk "
+      "of {} {:.3g} ms more, so that the closed form of EPS-MoE wants {}; of simulated steps {} "
+      "fastest",
+      Describe(*plain), 1e3 * form->computation, 1e3 * form->communication,
+      cut == ChunkCut::kTokens ? "tokens" : "experts", 1e3 * form->per_chunk,
+      FormatCount(static_cast<uint64_t>(form->chunks), "chunk"),
+      best->plan.pipeline.chunks == 1
+          ? "those without chunks are"
+          : fmt::format("those with {} are", best->plan.pipeline.chunks)));
+}
+
 }  // namespace
 
 double LeastScore(const Candidate& candidate) {
@@ -154,7 +199,8 @@ void PruneByBound(PlanSearch& search) {
 
 void AddPipelines(PlanSearch& search) {
   if (search.question().constraints.pipeline) return;
-  for (const Candidate& base : ToRefine(search)) {
+  const std::vector<Candidate> refined = ToRefine(search);
+  for (const Candidate& base : refined) {
     const strategy::Roles roles = base.plan.layout;
     int fewest = kMostSearchedChunks;
     for (const model::LayerSpec& layer : search.question().spec.layers) {
@@ -171,6 +217,7 @@ void AddPipelines(PlanSearch& search) {
       });
     }
   }
+  RemarkOnClosedForm(search, refined);
 }
 
 void AddCuts(PlanSearch& search) {

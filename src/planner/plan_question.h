@@ -157,6 +157,7 @@ struct PassReport {
   int num_simulated = 0;   // steps
   double best_before = 0;  // score of the best allowed candidate; 0: none yet
   double best_after = 0;
+  std::string remark = {};  // what else it found
 };
 
 struct PlanAnswer {

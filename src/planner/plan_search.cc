@@ -408,6 +408,7 @@ Result<PlanAnswer> SearchPlan(PlanSearch& search) {
       report.num_rejected = static_cast<int>(count_rejected() - num_rejected);
       report.num_simulated = search.num_simulated() - num_simulated;
       report.best_after = BestScore(search);
+      report.remark = search.TakeRemark();
       report.seconds = question.clock() - began;
     }
     answer.passes.push_back(std::move(report));

@@ -64,6 +64,9 @@ class PlanSearch {
   // is predicted to take before its first token, and not of its score.
   void AddSolverSeconds(double seconds) { solver_seconds_ += seconds; }
   void UsePass(std::string name) { pass_ = std::move(name); }
+  // What the pass that is in use has found besides candidates.
+  void Remark(std::string text) { remark_ = std::move(text); }
+  std::string TakeRemark() { return std::exchange(remark_, {}); }
 
  private:
   // Of a plan whose experts come from a backup, and go back.
@@ -93,6 +96,7 @@ class PlanSearch {
   int num_simulated_ = 0;
   double solver_seconds_ = 0;
   std::string pass_;
+  std::string remark_;
 };
 
 // A pass of the search, in the order of the list. A new system adds a line there.

@@ -114,6 +114,18 @@ TEST(PlanSearch, OverlapsWhereExchangesTakeAsLongAsComputing) {
   EXPECT_EQ(off, 3);
 }
 
+TEST(PlanSearch, SaysWhatTheClosedFormWouldDivideExpertsInto) {
+  Asked asked(2e8, {4});
+  const PlanAnswer answer = Search(asked);
+  const auto pass = std::ranges::find(answer.passes, "pipelines", &PassReport::name);
+  ASSERT_NE(pass, answer.passes.end());
+  EXPECT_THAT(pass->remark, HasSubstr("the closed form of EPS-MoE wants"));
+  EXPECT_THAT(pass->remark, HasSubstr("of simulated steps those with"));
+  asked.question.passes_off = {"pipelines"};
+  const PlanAnswer without = Search(asked);
+  for (const PassReport& each : without.passes) EXPECT_EQ(each.remark, "");
+}
+
 TEST(PlanSearch, SaysOfEachPassWhatItDid) {
   Asked asked(1e9);
   const PlanAnswer answer = Search(asked);
