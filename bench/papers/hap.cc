@@ -254,12 +254,12 @@ void PrintModelErrors() {
       "\n| Fig. 5, A100: model of | points | published | median | mean | 95th percentile | forest: "
       "median |\n|---|---:|---:|---:|---:|---:|---:|\n");
   int within = 0;
-  const std::pair<const char*, double> kOperators[] = {{"product bf16", kOfComputation},
+  const std::pair<const char*, double> operators[] = {{"product bf16", kOfComputation},
                                                        {"grouped_product bf16", kOfComputation},
                                                        {"all_gather", kOfCommunication},
                                                        {"reduce_scatter", kOfCommunication},
                                                        {"all_to_all", kOfCommunication}};
-  for (const auto& [name, bound] : kOperators) {
+  for (const auto& [name, bound] : operators) {
     const auto found = machine.operators.find(name);
     CHECK(found != machine.operators.end(), "no model of {}", name);
     const cost::OperatorModel& model = found->second;
@@ -273,7 +273,7 @@ void PrintModelErrors() {
                model.num_points, 100 * bound, 100 * errors.median, 100 * errors.mean,
                100 * errors.p95, 100 * forest);
   }
-  fmt::print("\nMedians within what is published: {} of {}.\n", within, std::size(kOperators));
+  fmt::print("\nMedians within what is published: {} of {}.\n", within, std::size(operators));
 }
 
 void PrintPhases() {

@@ -135,9 +135,12 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
             "comm_budget of 18446744073709551615 threads is out of range; it must be 0 to 1024");
   EXPECT_EQ(Complaint(R"({"version": 1, "experts_in_memory": 0})"),
             "experts_in_memory of 0 is out of range; it must be 1 to 16777216");
-  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=tp2,experts=ep2",)"
-                        R"( "experts_in_memory": 8})"),
+  EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep2",)"
+                        R"( "decode": {"experts": "tp2"}, "experts_in_memory": 8})"),
               StartsWith("experts_in_memory: experts are read from a disk where each rank has"));
+  EXPECT_EQ(Complaint(R"({"version": 1, "layout": "attention=tp2,experts=tp2",)"
+                      R"( "experts_in_memory": 8})"),
+            "");
   const auto spilled = [](const char* before, const char* members) {
     return Complaint(
         fmt::format(R"({{"version": 1{}, "spilled_kv": {}}})", before, members).c_str());
