@@ -255,10 +255,10 @@ void PrintModelErrors() {
       "median |\n|---|---:|---:|---:|---:|---:|---:|\n");
   int within = 0;
   const std::pair<const char*, double> operators[] = {{"product bf16", kOfComputation},
-                                                       {"grouped_product bf16", kOfComputation},
-                                                       {"all_gather", kOfCommunication},
-                                                       {"reduce_scatter", kOfCommunication},
-                                                       {"all_to_all", kOfCommunication}};
+                                                      {"grouped_product bf16", kOfComputation},
+                                                      {"all_gather", kOfCommunication},
+                                                      {"reduce_scatter", kOfCommunication},
+                                                      {"all_to_all", kOfCommunication}};
   for (const auto& [name, bound] : operators) {
     const auto found = machine.operators.find(name);
     CHECK(found != machine.operators.end(), "no model of {}", name);
