@@ -84,7 +84,7 @@ function(convene_test name)
   endif()
   # What tests take to compile is mostly GoogleTest: it is read once, and their own code not optimised much.
   target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)  # false in g++ 12 at -O1
+    "$<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-maybe-uninitialized>")  # false in g++ 12 at -O1
   convene_precompile(${name} test <gtest/gtest.h> <gmock/gmock.h> ${convene_precompiled})
   # Bus errors of mapped files are the program's own matter.
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60

@@ -327,7 +327,7 @@ class Bench : public Command {
     };
   }
 
-  // Null: the CPU computes.
+  // Null: the CPU computes, or the GPU was not measured.
   nlohmann::ordered_json GpuFigures() const {
     if (!gpu_) return nullptr;
     return {{"name", gpu_->name},

@@ -128,10 +128,11 @@ void AddDeviceOptions(CLI::App& app, engine::LoadOptions& load) {
       ->group(kRareOptions);
   app.add_option_function<std::string>(
          "--offload", [&load](const std::string& name) { load.offload = *OffloadFromName(name); },
-         "Of a model larger than memory: experts in pages, as they are wanted; on a GPU also all "
-         "of "
-         "them in layers, with attention on the host, for many sequences; mmap, to compare with: "
-         "the system reads what it likes of a packed directory; or auto (default)")
+         "Of a model larger than memory: experts in pages, as they are wanted; of a GPU also all "
+         "in "
+         "layers, with attention on the host, for many sequences; mmap, to compare with: the "
+         "system "
+         "reads what it likes of a packed directory; or auto (default)")
       ->check(ParsedBy(OffloadFromName))
       ->type_name("HOW")
       ->group(kRareOptions);

@@ -3,30 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include "base/digest.h"
 #include "base/environment.h"
-#include "base/file_lock.h"
 #include "base/units.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda.h"
 #include "engine/announce_load.h"
 #include "engine/choose_pipeline.h"
+#include "engine/make_pages.h"
 #include "engine/plan_formats.h"
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "hardware/profile.h"
 #include "kernels/choose_kernels.h"
-#include "memory/spill_file.h"
 #include "runtime/offloaded_steps.h"
-#include "weights/pack_directory.h"
 #include "weights/packed_directory.h"
-#include "weights/packed_file.h"
 #include "weights/phased_weights.h"
 #include "weights/share.h"
 #include "weights/tensor_digests.h"
@@ -43,29 +38,6 @@ std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memor
   const int planned = options.plan.experts_in_memory.value_or(0);
   if (planned <= memory.num_page_buffers) return "";
   return fmt::format("; the plan has {} in memory, for which there is no room", planned);
-}
-
-// Where this checkpoint in these formats is packed below a directory of pages.
-std::string PagesOf(const std::string& page_directory, const std::string& checkpoint_directory,
-                    const std::string& file_identities, const weights::WeightFormats& formats,
-                    const weights::Share& parts) {
-  namespace fs = std::filesystem;
-  const std::string key = fmt::format("{} {}", weights::kPackedVersion, file_identities);
-  const fs::path path = fs::weakly_canonical(checkpoint_directory);
-  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  const std::string format = formats.matrices == kernels::WeightFormat::kInt4
-                                 ? fmt::format("int4-{}", formats.group)
-                                 : std::string(kernels::Name(formats.matrices));
-  std::string part;
-  if (parts.attention_parts > 1) {
-    part += fmt::format("-part{}of{}", parts.attention_part + 1, parts.attention_parts);
-  }
-  if (parts.expert_slices > 1) {
-    part += fmt::format("-slice{}of{}", parts.expert_slice + 1, parts.expert_slices);
-  }
-  return (fs::path(page_directory) / fmt::format("{}-{}{}-{:016x}", name, format, part,
-                                                 DigestOf(std::as_bytes(std::span(key)))))
-      .string();
 }
 
 std::string DescribeBackup(const weights::BackupQuality& quality) {
@@ -162,8 +134,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     const Status made = model->MakeGpu(*options.gpu, is_paged || is_offloaded);
     if (!made) return made.error();
   } else if (is_paged && source->checkpoint() != nullptr) {
-    const Status made =
-        model->MakePagesInTurn(several, options, chosen->formats.weights, observer, &*source);
+    const Status made = MakePagesInTurn(
+        several, {options, chosen->formats.weights, observer, *model->pool_, *model->ledger_},
+        &*source);
     if (!made) return made.error();
   }
   if (options.verify_checkpoint) {
@@ -298,65 +271,6 @@ Status LoadedModel::MakeGpu(int gpu, bool copies) {
   pinned.gpu = gpu;
   ledger_.emplace(std::move(pinned));
   return {};
-}
-
-// *Collective.* One rank after the other, so that those of a host find what the first one has made.
-Status LoadedModel::MakePagesInTurn(comm::Group* group, const LoadOptions& options,
-                                    const weights::WeightFormats& formats,
-                                    const LoadObserver& observer, ModelSource* source) {
-  if (group == nullptr) return MakePages(options, formats, observer, source);
-  for (int turn = 0; turn < group->size(); ++turn) {
-    Status mine;
-    if (turn == group->rank()) mine = MakePages(options, formats, observer, source);
-    if (const Status all = comm::AgreeOnSuccess(*group, mine); !all) return all;
-  }
-  return AgreeOnTensors(*group, source->known_digests());
-}
-
-Status LoadedModel::MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
-                              const LoadObserver& observer, ModelSource* source) {
-  const checkpoint::Checkpoint& checkpoint = *source->checkpoint();
-  if (memory::SpillFile::IsInMemory(options.page_directory)) {
-    return Error{
-        fmt::format("experts that have no room in memory cannot be read from {}, which lies in "
-                    "memory itself (tmpfs): give --page-dir DIR, which is on a disk",
-                    options.page_directory)};
-  }
-  const std::string directory =
-      PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(), formats,
-              weights::PartsOf(ShareOf(options)));
-  if (!weights::IsPackedDirectory(directory)) {
-    if (Status packed = PackPages(directory, options, formats, observer, checkpoint); !packed) {
-      return packed;
-    }
-  }
-  Result<ModelSource> pages = ModelSource::Open(directory);
-  if (!pages) return pages.error();
-  *source = *std::move(pages);
-  return {};
-}
-
-// One process at a time: two would write the same files.
-Status LoadedModel::PackPages(const std::string& directory, const LoadOptions& options,
-                              const weights::WeightFormats& formats, const LoadObserver& observer,
-                              const checkpoint::Checkpoint& checkpoint) {
-  std::error_code ignored;  // making the lock says so
-  std::filesystem::create_directories(options.page_directory, ignored);
-  const Result<FileLock> lock = FileLock::Take(directory + ".lock", [&] {
-    if (!observer.decided) return;
-    observer.decided(fmt::format(
-        "another process packs this checkpoint into {}: waiting until it has", directory));
-  });
-  if (!lock) return lock.error().At("--page-dir");
-  if (weights::IsPackedDirectory(directory)) return {};  // by now
-  const Result<uint64_t> packed =
-      weights::PackDirectory(checkpoint, formats,
-                             {.directory = directory,
-                              .parts = weights::PartsOf(ShareOf(options)),
-                              .resumes = true,
-                              .remedy = "give another --page-dir, or make room there"},
-                             *pool_, *ledger_, observer.packing);
-  return packed ? Status() : packed.error();
 }
 
 // *Collective.*

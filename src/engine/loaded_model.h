@@ -85,16 +85,6 @@ class LoadedModel {
   Status Open(const std::string& directory, std::optional<ModelSource>* source,
               LoadOptions* options, hardware::LaneCpus* cpus);
   Status MakeGpu(int gpu, bool copies);
-  // Packs the checkpoint into pages, unless that was done before, and makes these the source.
-  // `group`: null, or several ranks.
-  Status MakePagesInTurn(comm::Group* group, const LoadOptions& options,
-                         const weights::WeightFormats& formats, const LoadObserver& observer,
-                         ModelSource* source);
-  Status MakePages(const LoadOptions& options, const weights::WeightFormats& formats,
-                   const LoadObserver& observer, ModelSource* source);
-  Status PackPages(const std::string& directory, const LoadOptions& options,
-                   const weights::WeightFormats& formats, const LoadObserver& observer,
-                   const checkpoint::Checkpoint& checkpoint);
   Status Verify(const ModelSource& source, comm::Group* group, const LoadObserver& observer);
   Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
               const LoadObserver& observer, std::vector<NamedDigest>* compared);

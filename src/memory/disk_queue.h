@@ -32,7 +32,7 @@ class DiskQueue {
   virtual ~DiskQueue() = default;
   // At most depth() of them may be under way (CHECKed by who uses it).
   virtual int depth() const = 0;
-  virtual std::string name() const = 0;  // "io_uring, 32 reads at a time"
+  virtual std::string name() const = 0;  // "io_uring, 32 requests at a time"
   // Any number of Begin, then Wait. What is begun is under way at the latest once Wait is called.
   virtual void Begin(const QueuedTransfer& transfer) = 0;
   // The next one that is done; nothing, if none is within so many seconds. Precondition: one is
@@ -46,5 +46,18 @@ Result<std::unique_ptr<DiskQueue>> MakeUringQueue(int descriptor, int depth);
 
 // With as many threads. Error: the system refuses them.
 Result<std::unique_ptr<DiskQueue>> MakeThreadQueue(int descriptor, int depth);
+
+struct DiskQueueOptions {
+  int depth = 0;             // with io_uring
+  int threads = 0;           // where that is refused
+  bool use_io_uring = true;  // false: as where it is refused
+};
+// io_uring if it can be had; otherwise threads, and the reason is added to `why`. Error: the system
+// refuses threads.
+Result<std::unique_ptr<DiskQueue>> MakeDiskQueue(int descriptor, const DiskQueueOptions& options,
+                                                 std::string* why);
+
+// "io_uring, 32 requests at a time, past the page cache", and `why` not where that is not so.
+std::string Describe(const DiskQueue& queue, bool is_direct, const std::string& why);
 
 }  // namespace convene::memory

@@ -233,25 +233,14 @@ Status PageReader::MakeQueue() {
     queue_ = options_.make_queue(file_.descriptor());
     return {};
   }
-  if (options_.use_io_uring) {
-    Result<std::unique_ptr<DiskQueue>> ring = MakeUringQueue(file_.descriptor(), options_.depth);
-    if (ring) {
-      queue_ = *std::move(ring);
-      return {};
-    }
-    why_ += (why_.empty() ? "" : ", and ") + ring.error().message;
-  }
-  Result<std::unique_ptr<DiskQueue>> threads =
-      MakeThreadQueue(file_.descriptor(), options_.threads);
-  if (!threads) return threads.error();
-  queue_ = *std::move(threads);
+  auto queue = MakeDiskQueue(file_.descriptor(),
+                             {options_.depth, options_.threads, options_.use_io_uring}, &why_);
+  if (!queue) return queue.error();
+  queue_ = *std::move(queue);
   return {};
 }
 
-std::string PageReader::Describe() const {
-  return fmt::format("{}, {} the page cache{}", queue_->name(), is_direct_ ? "past" : "through",
-                     why_.empty() ? "" : ", because " + why_);
-}
+std::string PageReader::Describe() const { return memory::Describe(*queue_, is_direct_, why_); }
 
 Status PageReader::Read(std::span<const PageRead> reads, const Arrived& arrived) {
   for (const PageRead& read : reads) {

@@ -69,7 +69,7 @@ class PageReader {
 
   const std::string& path() const { return path_; }
   uint64_t file_bytes() const { return file_.size_bytes(); }  // when it was opened
-  // "io_uring, 32 reads at a time, past the page cache", and why not where that is not so.
+  // As memory::Describe.
   std::string Describe() const;
 
  private:

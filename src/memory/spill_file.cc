@@ -150,7 +150,7 @@ Result<std::unique_ptr<SpillFile>> SpillFile::Create(const std::string& director
   if (const Status reserved = file->Reserve(); !reserved) return reserved.error();
   if (const Status made = file->MakeQueue(); !made) return made.error();
   if (!file->why_.empty() && file->options_.told) {
-    file->options_.told(fmt::format("what has no room in memory goes to {} more slowly: {}",
+    file->options_.told(fmt::format("what has no room in memory goes to {} in a slower way: {}",
                                     file->directory_, file->Describe()));
   }
   return file;
@@ -200,24 +200,14 @@ Status SpillFile::Reserve() {
 }
 
 Status SpillFile::MakeQueue() {
-  if (options_.use_io_uring) {
-    Result<std::unique_ptr<DiskQueue>> ring = MakeUringQueue(descriptor_, options_.depth);
-    if (ring) {
-      queue_ = *std::move(ring);
-      return {};
-    }
-    why_ += (why_.empty() ? "" : ", and ") + ring.error().message;
-  }
-  Result<std::unique_ptr<DiskQueue>> threads = MakeThreadQueue(descriptor_, options_.threads);
-  if (!threads) return threads.error();
-  queue_ = *std::move(threads);
+  auto queue =
+      MakeDiskQueue(descriptor_, {options_.depth, options_.threads, options_.use_io_uring}, &why_);
+  if (!queue) return queue.error();
+  queue_ = *std::move(queue);
   return {};
 }
 
-std::string SpillFile::Describe() const {
-  return fmt::format("{}, {} the page cache{}", queue_->name(), is_direct_ ? "past" : "through",
-                     why_.empty() ? "" : ", because " + why_);
-}
+std::string SpillFile::Describe() const { return memory::Describe(*queue_, is_direct_, why_); }
 
 Status SpillFile::Transfer(std::span<const SpillTransfer> transfers, bool is_write) {
   for (const SpillTransfer& each : transfers) {

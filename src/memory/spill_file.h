@@ -56,7 +56,7 @@ class SpillFile {
   Status Read(std::span<const SpillTransfer> transfers) { return Transfer(transfers, false); }
   Status Write(std::span<const SpillTransfer> transfers) { return Transfer(transfers, true); }
 
-  // "io_uring, 32 reads at a time, past the page cache", and why not where that is not so.
+  // As memory::Describe.
   std::string Describe() const;
   const std::string& directory() const { return directory_; }
   uint64_t size_bytes() const { return size_bytes_; }

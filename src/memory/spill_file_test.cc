@@ -74,7 +74,7 @@ TEST_F(SpillFileTest, SaysHowItReadsAndWritesAndTellsWhereThatIsNotTheFastWay) {
   std::vector<std::string> told;
   const auto tell = [&](const std::string& line) { told.push_back(line); };
   const std::string fast = Make({.told = tell})->Describe();
-  EXPECT_EQ(told.empty(), fast == "io_uring, 32 reads at a time, past the page cache") << fast;
+  EXPECT_EQ(told.empty(), fast == "io_uring, 32 requests at a time, past the page cache") << fast;
   told.clear();
   const auto slow = Make({.threads = 3, .use_io_uring = false, .use_direct = false, .told = tell});
   EXPECT_NE(slow->Describe().find("on 3 threads"), std::string::npos) << slow->Describe();

@@ -176,10 +176,6 @@ void AddPaged(PlanSearch& search) {
     if (whole.rejected_by != "memory" || whole.memory_limit == 0 || !plan::CanPage(whole.plan)) {
       continue;
     }
-    // Of many ranks only those with whole matrices: what a rank with parts of
-    // all experts has takes long to lay out.
-    const bool has_parts = whole.plan.layout.attention_tp > 1 || whole.plan.layout.expert_tp > 1;
-    if (has_parts && question.num_ranks > kFewRanks) continue;
     const int batch = question.workload.batch;
     const Result<int> experts =
         question.experts_that_fit(whole.setup, whole.plan, batch, whole.memory_limit);

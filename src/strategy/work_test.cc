@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace convene::strategy {
 namespace {
 
@@ -29,6 +31,26 @@ TEST(LayerWork, OfAttentionIsThatOfTheHeadsThatARankHas) {
   expect(2, 1, 8, 2);
   expect(6, 5, 2, 1);  // two parts have copies of a KV head
   expect(12, 5, 1, 1);
+}
+
+TEST(LayerWork, ReadsOfADiskWhatTheRankHasOfEachExpert) {
+  model::ModelSpec spec;
+  spec.hidden_size = 16;
+  model::LayerSpec layer;
+  layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 32};
+  const auto bytes_of = [&](const Layout& layout) {
+    const StepOptions options{.roles = layout,
+                              .bytes = {.weights = 1},
+                              .paging = Paging{.chunks = 1, .depth = 2, .missing = 1}};
+    const LayerWork work(spec, layer, 0, options);
+    return std::pair(work.ReadPages(0).disk_bytes.front().factor,
+                     work.ReadChosen(0, 0).disk_bytes.front().factor);
+  };
+  const auto [all, one] = bytes_of({});
+  EXPECT_EQ(all, 8 * one);
+  EXPECT_GT(one, 0);
+  EXPECT_EQ(bytes_of({.attention_dp = 2, .expert_ep = 2}), std::pair(all / 2, one));
+  EXPECT_EQ(bytes_of({.attention_tp = 2, .expert_tp = 2}), std::pair(all / 2, one / 2));
 }
 
 TEST(LayerWork, OfLatentAttentionHasTheWholeLatentsOnEachPart) {

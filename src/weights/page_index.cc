@@ -32,6 +32,21 @@ std::map<const kernels::PackedMatrix*, std::pair<size_t, size_t>> ExpertsOf(
   return experts;
 }
 
+// Of each layer; returns how many experts there were in all.
+int KeepFirstExperts(ModelWeights& weights) {
+  int count = 0;
+  const auto keep = [&](std::vector<LayerWeights>& layers) {
+    for (LayerWeights& layer : layers) {
+      if (!layer.moe || layer.moe->experts.empty()) continue;
+      count += static_cast<int>(layer.moe->experts.size());
+      layer.moe->experts.resize(1);
+    }
+  };
+  if (weights.encoder) keep(weights.encoder->layers);
+  keep(weights.layers);
+  return count;
+}
+
 struct PlaceOfPart {
   uint64_t offset = 0;
   uint64_t digest = 0;
@@ -76,10 +91,12 @@ PagedSizes PagedSizesOf(const model::ModelSpec& spec, const WeightFormats& forma
   const Result<model::ModelSpec> local = LocalSpec(spec, share, formats);
   CHECK(local.ok(), "{}", local.error().message);
   LayOut(*local, formats, nullptr, &weights, share);
-  const auto experts = ExpertsOf(weights);
-  PagedSizes sizes{.num_pages = static_cast<int>(experts.size()),
+  // A layer's experts are alike, so that the first stands for them: naming tens of thousands takes
+  // longer than all the rest, and the planner asks this of hundreds of layouts.
+  PagedSizes sizes{.num_pages = KeepFirstExperts(weights),
                    .most_experts = strategy::MostExperts(spec, owner),
                    .fewest_buffers = strategy::FewestExpertsInMemory(spec, owner)};
+  const auto experts = ExpertsOf(weights);
   uint64_t page_bytes = 0;
   const kernels::PackedMatrix* first = nullptr;
   for (const NamedMatrix& named : Matrices(weights)) {

@@ -31,7 +31,9 @@ class UringQueue final : public DiskQueue {
   }
 
   int depth() const override { return depth_; }
-  std::string name() const override { return fmt::format("io_uring, {} reads at a time", depth_); }
+  std::string name() const override {
+    return fmt::format("io_uring, {} requests at a time", depth_);
+  }
 
   void Begin(const QueuedTransfer& transfer) override {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
