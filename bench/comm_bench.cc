@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/median.h"
 #include "comm/connect.h"
 #include "comm/threads/thread_group.h"
 #include "comm/wire_format.h"
@@ -37,11 +38,6 @@ struct Options {
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
 }
 
 // The same amount of bytes from everybody to everybody else.

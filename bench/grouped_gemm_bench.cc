@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/median.h"
 #include "bench/onednn_baseline.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/isa.h"
@@ -34,11 +35,6 @@ using kernels::WeightFormat;
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 template <typename T>

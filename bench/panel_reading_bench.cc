@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "hardware/isa.h"
 #include "hardware/measure_memory.h"
@@ -111,11 +112,6 @@ T OrExit(Result<T> result) {
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 class Bench {

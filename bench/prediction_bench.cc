@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/environment.h"
+#include "base/median.h"
 #include "bench/prediction_grid.h"
 #include "bench/scenario_variant.h"
 #include "comm/agree.h"
@@ -59,11 +60,6 @@ Result<std::vector<nlohmann::json>> ReadLines(const std::string& path) {
     lines.push_back(std::move(json));
   }
   return lines;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 Result<model::ModelSpec> SpecOf(const std::string& directory) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/median.h"
 #include "cost/link_seconds.h"
 #include "cost/prices.h"
 #include "drawing/step_figures.h"
@@ -15,11 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using runtime::RecordedStep;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // What lanes, dependencies, waiting and the link that exchanges share make of measured tasks.
 schedule::Timeline Simulate(const RecordedStep& step) {

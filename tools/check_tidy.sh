@@ -28,10 +28,13 @@ case "${1:-}" in
   --note) note=yes ;;
 esac
 command -v clang-tidy-16 >/dev/null || fail "clang-tidy-16 is not installed" "scripts/check.sh installs it."
-configure release
+# How each source is compiled by itself in $build, from which it also has what is generated.
 mkdir -p "$passed"
+cmake --preset release -B "$passed/one_by_one" -DCONVENE_UNITY=OFF >"$passed/configure.log" 2>&1 ||
+  fail "cmake could not configure the preset release" "$passed/configure.log says why."
+sed -i "s#$passed/one_by_one#$build#g" "$passed/one_by_one/compile_commands.json"
 # The compiler's own precompiled headers cannot be read by another one.
-sed -E 's/ -Winvalid-pch| -include [^ ]*cmake_pch\.hxx//g' "$build/compile_commands.json" \
+sed -E 's/ -Winvalid-pch| -include [^ ]*cmake_pch\.hxx//g' "$passed/one_by_one/compile_commands.json" \
   >"$passed/compile_commands.json"
 
 # clang-tidy goes on with checks of its own if it cannot read its configuration. So the configuration
@@ -52,7 +55,7 @@ while read -r source closure; do
   case "$source" in
     *_test.cc) continue ;;
     src/*/cuda/*.cc | bench/onednn_baseline.cc) # without their libraries there is no header to read
-      grep -q "$source" "$build/compile_commands.json" || continue
+      grep -q "$source" "$passed/compile_commands.json" || continue
       ;;
   esac
   closure_of[$source]="$source $closure"
@@ -67,10 +70,10 @@ options_from=(CMakeLists.txt CMakePresets.json cmake/* */CMakeLists.txt)
 call_of() { grep -E 'clang-tidy-16 [-]p|[-]Winvalid-pch'; }
 
 # The compiler's options of a source, as cmake writes them: "SOURCE<tab>COMMAND" for each, of the tree and the
-# compile_commands.json that are named, without their places.
+# compile_commands.json that are named, without their places and the precompiled headers.
 commands_of() {
-  awk -v root="$1/" '
-    /^ *"command": / { command = $0; gsub(root, "", command) }
+  awk -v root="$1/" -v pch=' -Winvalid[-]pch| -include [^ ]*cmake_pch.hxx' '
+    /^ *"command": / { command = $0; gsub(root, "", command); gsub(pch, "", command) }
     /^ *"file": / { split($0, quoted, "\""); print substr(quoted[4], length(root) + 1) "\t" command }
   ' "$2"
 }
@@ -80,13 +83,13 @@ compare_commands() {
   local tree source
   tree=$(mktemp -d)
   differs_of=()
-  git worktree add --quiet --detach "$tree" "$1" && (cd "$tree" && cmake --preset release >configure.log 2>&1) || {
+  git worktree add --quiet --detach "$tree" "$1" && (cd "$tree" && cmake --preset release -DCONVENE_UNITY=OFF >configure.log 2>&1) || {
     git worktree remove --force "$tree" 2>/dev/null
     return 1
   }
   while read -r source; do differs_of[$source]=1; done < <(
     comm -13 <(commands_of "$tree" "$tree/build/release/compile_commands.json" | LC_ALL=C sort) \
-      <(commands_of "$PWD" "$build/compile_commands.json" | LC_ALL=C sort) | cut -f 1
+      <(commands_of "$PWD" "$passed/compile_commands.json" | LC_ALL=C sort) | cut -f 1
   )
   git worktree remove --force "$tree"
 }
@@ -180,9 +183,9 @@ declare -A hash_of
 while read -r hash path; do hash_of[$path]=$hash; done < <(sha256sum "${files[@]}")
 declare -A command_of
 while IFS=$'\t' read -r path command; do command_of[$path]=$command; done < <(
-  commands_of "$PWD" "$build/compile_commands.json"
+  commands_of "$PWD" "$passed/compile_commands.json"
 )
-[ ${#command_of[@]} -gt 0 ] || fail "$build/compile_commands.json names no source" "rm -r $build"
+[ ${#command_of[@]} -gt 0 ] || fail "$passed/compile_commands.json names no source" "rm -r $passed"
 tool_and_checks=$(cat .clang-tidy <(call_of <tools/check_tidy.sh) <(clang-tidy-16 --version) | sha256sum)
 
 select_changed

@@ -119,14 +119,14 @@ double Percentile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(std::max(1.0, rank)) - 1];
 }
 
-struct HeldOut {
+struct HeldOutFactors {
   HeldOutErrors errors;
   double low_factor = 1;
   double high_factor = 1;
 };
 
-HeldOut Summarise(CurveKind kind, std::vector<double> factors) {
-  HeldOut held_out = {.errors = {.kind = kind}};
+HeldOutFactors Summarise(CurveKind kind, std::vector<double> factors) {
+  HeldOutFactors held_out = {.errors = {.kind = kind}};
   std::vector<double> errors;
   for (const double factor : factors) {  // measured / predicted
     errors.push_back(std::abs(1 / factor - 1));
@@ -141,7 +141,7 @@ HeldOut Summarise(CurveKind kind, std::vector<double> factors) {
   return held_out;
 }
 
-HeldOut HoldOut(CurveKind kind, bool higher_order, const Parts& parts) {
+HeldOutFactors HoldOut(CurveKind kind, bool higher_order, const Parts& parts) {
   std::vector<double> factors;
   for (uint64_t part = 0; part < parts.num_parts; ++part) {
     const CurvePoints points = PointsWithout(parts, part);
@@ -198,9 +198,9 @@ Result<OperatorModel> FitOperatorModel(OperatorModelSpec spec,
   }
   OperatorModel model = {.spec = std::move(spec)};
   model.num_points = static_cast<int>(samples.size());
-  std::optional<HeldOut> best;
+  std::optional<HeldOutFactors> best;
   for (const CurveKind kind : kCurveKinds) {
-    HeldOut tried = HoldOut(kind, model.spec.higher_order, parts);
+    HeldOutFactors tried = HoldOut(kind, model.spec.higher_order, parts);
     model.candidates.push_back(tried.errors);
     if (!tried.errors.not_fitted.empty()) continue;
     if (!best || IsWorthMore(tried.errors, best->errors)) best = std::move(tried);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/median.h"
 
 namespace convene::cost {
 
@@ -64,11 +65,6 @@ std::vector<double> FitWeighted(std::span<const Row> rows, std::span<const doubl
   }
   for (size_t i = 0; i < n; ++i) x[i] = scale[i] > 0 ? x[i] / scale[i] : 0;
   return x;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace

@@ -24,17 +24,17 @@ namespace {
 using schedule::TaskId;
 using schedule::TaskKind;
 
-constexpr double kGiga = 1e9;
+constexpr double kPerGiga = 1e9;
 constexpr double kElementBytes = 2;  // of rows between products
 
 // A host as a device: what its cores do together.
 DeviceFigures FiguresOfHost(const hardware::Profile& host) {
   DeviceFigures figures{.name = host.cpu_name};
-  const double f32 = host.f32_gflops * kGiga;
-  figures.flops["bf16"] = std::max(f32, host.bf16_gflops * kGiga);
+  const double f32 = host.f32_gflops * kPerGiga;
+  figures.flops["bf16"] = std::max(f32, host.bf16_gflops * kPerGiga);
   figures.flops["fp16"] = f32;
-  if (host.int8_gops > 0) figures.flops["int8"] = host.int8_gops * kGiga;
-  figures.memory_bytes_per_second = host.read_gbps * kGiga;
+  if (host.int8_gops > 0) figures.flops["int8"] = host.int8_gops * kPerGiga;
+  figures.memory_bytes_per_second = host.read_gbps * kPerGiga;
   figures.source = "data sheet of the host";
   return figures;
 }
@@ -455,7 +455,8 @@ class Pricer {
     const double disk_gbps = costs.machine().machine.disk_gbps;
     if (disk_gbps > 0) {
       disk_ = static_cast<int32_t>(prices_.resources.size());
-      prices_.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(kGiga * disk_gbps)});
+      prices_.resources.push_back(
+          {"disk", ResourceKind::kDisk, ConstantRate(kPerGiga * disk_gbps)});
     }
     prices_.first_demand.push_back(0);
   }

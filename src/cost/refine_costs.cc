@@ -10,8 +10,6 @@ namespace {
 
 using schedule::TaskId;
 
-// As FitStepCosts has it: shorter tasks have nothing to do.
-constexpr double kLeastSeconds = 2e-7;
 // Fewer tasks say more of a moment than of the machine.
 constexpr int kFewestTasks = 4;
 
@@ -82,7 +80,7 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
   std::array<std::vector<Sample>, schedule::kNumTaskKinds> tasks;
   std::vector<Sample> exchanges;
   const auto add = [](std::vector<Sample>& to, double predicted, double measured, size_t step) {
-    if (predicted > 0 && measured >= kLeastSeconds) {
+    if (predicted > 0 && measured >= kLeastTaskSeconds) {
       to.push_back({predicted, measured, static_cast<int>(step)});
     }
   };

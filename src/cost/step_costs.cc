@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/median.h"
 #include "cost/link_seconds.h"
 #include "cost/measured_kind.h"
 #include "cost/non_negative_fit.h"
@@ -18,8 +19,6 @@ namespace {
 using schedule::TaskId;
 using schedule::TaskKind;
 
-// Shorter tasks have nothing to do: reading the clock takes longer.
-constexpr double kLeastSeconds = 2e-7;
 // Ranks that differ by less than this are alike: so much a machine wanders.
 constexpr double kAlike = 0.1;
 // Beyond this it was noise: no core moves less than 250 MB/s.
@@ -34,12 +33,6 @@ size_t MedianRound(const std::vector<double>& values) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
   return order[order.size() / 2];
-}
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Ideal seconds, or bytes, and measured seconds.
@@ -192,7 +185,7 @@ bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Ti
     if (lane.kind != schedule::LaneKind::kCompute) continue;
     const double beside = std::min(end_of[static_cast<size_t>(lane.rank)], time.end) -
                           std::max(collective->start, time.start);
-    if (beside > kLeastSeconds) return true;
+    if (beside > kLeastTaskSeconds) return true;
   }
   return false;
 }
@@ -209,7 +202,7 @@ void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& g
     const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
     for (const schedule::Timeline& timeline : step.timelines) {
       const double seconds = CollectiveSeconds(timeline, tasks);
-      if (seconds < kLeastSeconds || HasComputationBeside(schedule, timeline, tasks)) continue;
+      if (seconds < kLeastTaskSeconds || HasComputationBeside(schedule, timeline, tasks)) continue;
       samples.push_back({kind, bytes, seconds, step.fold});
     }
   }
@@ -222,7 +215,7 @@ void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& 
   for (const schedule::Timeline& timeline : step.timelines) {
     const std::vector<double> seconds = LinkSeconds(schedule, graph, timeline);
     for (int activity = 0; activity < graph.num_activities(); ++activity) {
-      if (seconds[static_cast<size_t>(activity)] < kLeastSeconds) continue;
+      if (seconds[static_cast<size_t>(activity)] < kLeastTaskSeconds) continue;
       const std::span<const TaskId> tasks = graph.tasks_of(activity);
       samples.push_back({schedule.tasks[tasks.front()].kind,
                          LinkBytesOf(schedule, tasks, step.sizes),
@@ -247,7 +240,7 @@ void AddStep(const SampledStep& step, bool is_of_plan, Samples& samples) {
     std::vector<double> normalised = seconds;
     for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
     const size_t round = MedianRound(normalised);
-    if (seconds[round] < kLeastSeconds) continue;
+    if (seconds[round] < kLeastTaskSeconds) continue;
     samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
                                                              .state = step.states[round],
                                                              .seconds = seconds[round],

@@ -18,6 +18,9 @@
 
 namespace convene::cost {
 
+// Shorter tasks have nothing to do: reading the clock takes longer.
+inline constexpr double kLeastTaskSeconds = 2e-7;
+
 // What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks
 // let a burst through faster than they go on, so this is a curve.
 struct ExchangeCost {

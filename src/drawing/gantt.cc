@@ -10,6 +10,7 @@
 
 #include "drawing/gantt_colours.h"
 #include "drawing/role_names.h"
+#include "drawing/svg_text.h"
 
 namespace convene::drawing {
 namespace {
@@ -20,20 +21,6 @@ using schedule::LaneKind;
 using schedule::Task;
 using schedule::TaskTime;
 using schedule::Timeline;
-
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else {
-      escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
-  return escaped;
-}
 
 std::string FormatSeconds(double seconds) {
   if (seconds >= 1) return fmt::format("{:.3f} s", seconds);
@@ -56,9 +43,9 @@ constexpr int kRight = 100;  // for idle and overlap
 constexpr int kTop = 76;
 constexpr int kLegendRow = 20;
 
-class Drawing {
+class GanttDrawing {
  public:
-  Drawing(const TracedStep& step, int width)
+  GanttDrawing(const TracedStep& step, int width)
       : step_(step), schedule_(step.schedule), roles_(RoleNames(step.schedule)), width_(width) {
     for (const Timeline* timeline : {&step.predicted, &step.measured}) {
       CHECK(timeline->tasks.empty() || timeline->tasks.size() == schedule_.tasks.size());
@@ -342,6 +329,6 @@ class Drawing {
 
 }  // namespace
 
-std::string GanttSvg(const TracedStep& step, int width) { return Drawing(step, width).Draw(); }
+std::string GanttSvg(const TracedStep& step, int width) { return GanttDrawing(step, width).Draw(); }
 
 }  // namespace convene::drawing

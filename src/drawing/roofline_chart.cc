@@ -11,34 +11,21 @@
 #include <vector>
 
 #include "base/units.h"
+#include "drawing/svg_text.h"
 
 namespace convene::drawing {
 namespace {
 
 constexpr int kWidth = 860;
 constexpr int kHeight = 560;  // of one chart
-constexpr int kLeft = 90;
-constexpr int kRight = 36;
-constexpr int kTop = 84;
+constexpr int kPlotLeft = 90;
+constexpr int kPlotRight = 36;
+constexpr int kPlotTop = 84;
 constexpr int kBottom = 56;
 constexpr int kLegendColumns = 3;
 constexpr double kRadius = 5;         // of a point
 constexpr double kLetterWidth = 7.4;  // of a bold letter, about
 constexpr double kLetterHeight = 11;
-
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else {
-      escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
-  return escaped;
-}
 
 std::string RateText(double flops_per_second) {
   constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
@@ -80,9 +67,9 @@ struct Decades {
   }
 };
 
-class Drawing {
+class RooflineDrawing {
  public:
-  Drawing(const RooflineChart& chart, int top, std::string& text)
+  RooflineDrawing(const RooflineChart& chart, int top, std::string& text)
       : chart_(chart), top_(top), text_(text) {
     bool is_first = true;
     for (const RooflineMark& mark : chart.marks) {
@@ -101,7 +88,7 @@ class Drawing {
   }
 
   void Draw() {
-    Add(R"(<text x="{}" y="{}" font-size="15" font-weight="bold">{}</text>)", kLeft, top_ + 22,
+    Add(R"(<text x="{}" y="{}" font-size="15" font-weight="bold">{}</text>)", kPlotLeft, top_ + 22,
         Escaped(chart_.title));
     DrawAxes();
     for (size_t i = 0; i < chart_.roofs.size(); ++i) DrawRoof(chart_.roofs[i], i);
@@ -139,32 +126,32 @@ class Drawing {
 
   double XOf(double intensity) const {
     const double share = (std::log10(intensity) - x_.low) / (x_.high - x_.low);
-    return kLeft + share * (kWidth - kLeft - kRight);
+    return kPlotLeft + share * (kWidth - kPlotLeft - kPlotRight);
   }
   double YOf(double flops_per_second) const {
     const double share = (std::log10(flops_per_second) - y_.low) / (y_.high - y_.low);
-    return top_ + kHeight - kBottom - share * (kHeight - kBottom - kTop);
+    return top_ + kHeight - kBottom - share * (kHeight - kBottom - kPlotTop);
   }
-  int right() const { return kWidth - kRight; }
+  int right() const { return kWidth - kPlotRight; }
   int bottom() const { return top_ + kHeight - kBottom; }
 
   void DrawAxes() {
     for (int decade = x_.low; decade <= x_.high; ++decade) {
       const double x = XOf(std::pow(10, decade));
-      Add(R"(<line x1="{0:.1f}" y1="{1}" x2="{0:.1f}" y2="{2}" stroke="#e5e7eb"/>)", x, top_ + kTop,
-          bottom());
+      Add(R"(<line x1="{0:.1f}" y1="{1}" x2="{0:.1f}" y2="{2}" stroke="#e5e7eb"/>)", x,
+          top_ + kPlotTop, bottom());
       Add(R"(<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", x, bottom() + 18,
           PowerOfTen(decade));
     }
     for (int decade = y_.low; decade <= y_.high; ++decade) {
       const double y = YOf(std::pow(10, decade));
-      Add(R"(<line x1="{1}" y1="{0:.1f}" x2="{2}" y2="{0:.1f}" stroke="#e5e7eb"/>)", y, kLeft,
+      Add(R"(<line x1="{1}" y1="{0:.1f}" x2="{2}" y2="{0:.1f}" stroke="#e5e7eb"/>)", y, kPlotLeft,
           right());
-      Add(R"(<text x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 6, y + 4,
+      Add(R"(<text x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kPlotLeft - 6, y + 4,
           RateText(std::pow(10, decade)));
     }
-    Add(R"(<text x="{}" y="{}" text-anchor="middle">FLOPs per byte</text>)", (kLeft + right()) / 2,
-        bottom() + 38);
+    Add(R"(<text x="{}" y="{}" text-anchor="middle">FLOPs per byte</text>)",
+        (kPlotLeft + right()) / 2, bottom() + 38);
   }
 
   void DrawRoof(const Roof& roof, size_t index) {
@@ -192,7 +179,7 @@ class Drawing {
     Add(R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2.5"{}/>)", points,
         roof.colour, slope > 0 ? "" : R"( stroke-dasharray="7 4")");
     const int column = static_cast<int>(index % kLegendColumns);
-    const int x = kLeft + column * (right() - kLeft) / kLegendColumns;
+    const int x = kPlotLeft + column * (right() - kPlotLeft) / kLegendColumns;
     const int y = top_ + 42 + static_cast<int>(index / kLegendColumns) * 18;
     Add(R"(<line x1="{0}" y1="{1}" x2="{2}" y2="{1}" stroke="{3}" stroke-width="3"{4}/>)", x, y - 4,
         x + 18, roof.colour, slope > 0 ? "" : R"( stroke-dasharray="7 4")");
@@ -229,8 +216,8 @@ class Drawing {
         const Box box = {left, y + down - kLetterHeight, left + width, y + down + 3};
         const bool is_free = std::none_of(taken_.begin(), taken_.end(),
                                           [&](const Box& other) { return box.Overlaps(other); });
-        const bool is_inside = box.left >= kLeft && box.right <= right() &&
-                               box.top >= top_ + kTop && box.bottom <= bottom();
+        const bool is_inside = box.left >= kPlotLeft && box.right <= right() &&
+                               box.top >= top_ + kPlotTop && box.bottom <= bottom();
         if (!found && is_free && is_inside) {
           best = box;
           found = true;
@@ -272,7 +259,7 @@ std::string RooflineSvg(std::span<const RooflineChart> charts) {
       kWidth, height);
   int top = 0;
   for (const RooflineChart& chart : charts) {
-    Drawing(chart, top, text).Draw();
+    RooflineDrawing(chart, top, text).Draw();
     top += kHeight;
   }
   return text + "</svg>\n";

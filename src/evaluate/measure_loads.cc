@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/median.h"
 #include "comm/agree.h"
 #include "kernels/dequantize.h"
 #include "weights/expert_backup.h"
@@ -21,13 +22,6 @@ constexpr int kPasses = 5;
 // More than caches hold, so that pieces come from memory as in a model.
 constexpr int kColumns = 4 * weights::ExpertBackup::kMostColumns;
 constexpr int kPieces = kColumns / weights::ExpertBackup::kMostColumns;
-
-std::byte* Writable(const PackedMatrix& matrix) { return const_cast<std::byte*>(matrix.data); }
-
-double Median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
 
 template <typename F>
 double SecondsOf(comm::Group& group, F&& run) {

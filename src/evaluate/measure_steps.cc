@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "base/median.h"
 #include "base/version.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
@@ -128,12 +129,6 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
 
 bool Overlaps(const strategy::Pipeline& pipeline) {
   return pipeline.chunks > 1 || pipeline.micro_batches > 1;
-}
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 cost::ReferenceSpeed Between(const cost::ReferenceSpeed& a, const cost::ReferenceSpeed& b) {

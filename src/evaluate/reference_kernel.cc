@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/median.h"
 #include "kernels/grouped_gemm.h"
 
 namespace convene::evaluate {
@@ -17,11 +18,6 @@ constexpr int kManyRows = 128;
 constexpr int kCachedPasses = 3;
 constexpr uint64_t kPieceBytes = uint64_t{64} << 10;  // some rows of an expert's slice
 constexpr int kCopyPasses = 3;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace
 

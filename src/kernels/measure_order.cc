@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
 
@@ -17,12 +18,7 @@ constexpr int kHidden = 2048;
 constexpr int kOutputs = 2048;
 constexpr std::array<int, 5> kRows = {1, 4, 16, 64, 256};
 constexpr int kLeastRepeats = 3;
-constexpr double kFaster = 0.98;  // dense must take less than this part of the time
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+constexpr double kDenseIsFaster = 0.98;  // dense must take less than this part of the time
 
 }  // namespace
 
@@ -71,7 +67,7 @@ Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& ke
       ratios.push_back(dense / grouped);
       spent_s += grouped + dense;
     }
-    const bool dense_is_faster = Median(ratios) < kFaster;
+    const bool dense_is_faster = Median(ratios) < kDenseIsFaster;
     if (!dense_is_faster) from_rows = 0;
     if (dense_is_faster && from_rows == 0) from_rows = rows_each;
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
 
@@ -19,11 +20,6 @@ constexpr size_t kWeightBytes = size_t{128} << 20;
 constexpr int kInt4Group = 32;
 constexpr int kLeastRounds = 3;
 constexpr double kFaster = 0.98;  // of the time
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 ActivationFormat ActivationsOf(WeightFormat format) {
   return format == WeightFormat::kF32    ? ActivationFormat::kF32

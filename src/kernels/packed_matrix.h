@@ -114,4 +114,9 @@ struct PackedMatrix {
   }
 };
 
+// Whoever places matrices owns what they point to.
+inline std::byte* Writable(const PackedMatrix& matrix) {
+  return const_cast<std::byte*>(matrix.data);
+}
+
 }  // namespace convene::kernels

@@ -33,9 +33,9 @@ struct Block {
   bool transposed = false;
 };
 
-class LayerBinder {
+class DbrxBinder {
  public:
-  LayerBinder(ModelSpec& spec, int layer)
+  DbrxBinder(ModelSpec& spec, int layer)
       : spec_(spec), layer_(layer), prefix_(fmt::format("transformer.blocks.{}.", layer)) {}
 
   void Bind() {
@@ -95,7 +95,7 @@ class LayerBinder {
 void BindTensors(ModelSpec& spec) {
   BindMatrix(spec, TensorRole::kEmbedding, -1, -1, "transformer.wte.weight", spec.vocab_size,
              spec.hidden_size);
-  for (int layer = 0; layer < spec.num_layers(); ++layer) LayerBinder(spec, layer).Bind();
+  for (int layer = 0; layer < spec.num_layers(); ++layer) DbrxBinder(spec, layer).Bind();
   BindVector(spec, TensorRole::kFinalNorm, -1, "transformer.norm_f.weight", spec.hidden_size);
   BindMatrix(spec, TensorRole::kHead, -1, -1, "lm_head.weight", spec.vocab_size, spec.hidden_size);
 }

@@ -94,7 +94,7 @@ void ReadDefaultRope(ConfigFields& config, ModelSpec& spec) {
   spec.max_positions = DeclaredContext(rope, spec.max_positions);
 }
 
-void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
+void ReadGptOssWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
   const std::vector<std::string> types = config.Texts("layer_types");
   if (config.Has("layer_types") && types.size() != layers.size()) {
     config.Fail(fmt::format("layer_types has {} entries, but there are {} layers", types.size(),
@@ -158,7 +158,7 @@ Result<ModelSpec> ReadGptOss(ConfigFields& config) {
         spec.hidden_size, moe.intermediate_size, kMxfp4Columns));
   }
   spec.layers.assign(decoder.num_layers, {.attention = attention, .moe = moe});
-  ReadWindows(config, spec.layers);
+  ReadGptOssWindows(config, spec.layers);
   if (!config.ok()) return config.error();
   BindDecoder(spec,
               {.router = "router",

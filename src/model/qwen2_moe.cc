@@ -12,7 +12,7 @@ namespace {
 
 // Sets the window of the layers that have one: those that layer_types names, or, without that
 // field, every other layer below max_window_layers.
-void ReadWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
+void ReadQwenWindows(ConfigFields& config, std::vector<LayerSpec>& layers) {
   const bool use_window = config.Boolean("use_sliding_window", false);
   const auto num_layers = static_cast<int>(layers.size());
   if (!config.Has("layer_types")) {
@@ -72,7 +72,7 @@ Result<ModelSpec> ReadQwen2Moe(ConfigFields& config) {
   ModelSpec& spec = decoder.spec;
   spec.layers = ReadSparseAndDenseLayers(config, decoder.num_layers, decoder.attention, moe,
                                          dense_intermediate_size);
-  ReadWindows(config, spec.layers);
+  ReadQwenWindows(config, spec.layers);
   if (!config.ok()) return config.error();
   BindDecoder(spec);
   return std::move(spec);

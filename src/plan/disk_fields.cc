@@ -18,16 +18,17 @@ constexpr int kMostSequences = 4096;  // as `convene batch --max-batch`
 constexpr int kMostBlocks = 1 << 24;
 constexpr int kMostBuffers = 1 << 12;
 
-struct Member {
+struct SpillMember {
   const char* name;
   int SpilledKv::*value;
   int least;
   int most;
 };
-constexpr Member kMembers[] = {{"sequences", &SpilledKv::sequences, 1, kMostSequences},
-                               {"blocks_in_memory", &SpilledKv::blocks_in_memory, 0, kMostBlocks},
-                               {"buffers", &SpilledKv::buffers, 1, kMostBuffers},
-                               {"buffer_blocks", &SpilledKv::buffer_blocks, 1, kMostBlocks}};
+constexpr SpillMember kMembers[] = {
+    {"sequences", &SpilledKv::sequences, 1, kMostSequences},
+    {"blocks_in_memory", &SpilledKv::blocks_in_memory, 0, kMostBlocks},
+    {"buffers", &SpilledKv::buffers, 1, kMostBuffers},
+    {"buffer_blocks", &SpilledKv::buffer_blocks, 1, kMostBlocks}};
 
 // `what` names it in the error. One beyond int64_t is shown as it is written.
 Result<int> InRange(const std::string& what, const json& value, int least, int most) {
@@ -45,7 +46,7 @@ Result<int> ExpertsInMemoryFromJson(const json& value) {
 
 nlohmann::ordered_json ToJson(const SpilledKv& spilled) {
   nlohmann::ordered_json object;
-  for (const Member& member : kMembers) object[member.name] = spilled.*member.value;
+  for (const SpillMember& member : kMembers) object[member.name] = spilled.*member.value;
   return object;
 }
 
@@ -54,7 +55,7 @@ Result<SpilledKv> SpilledKvFromJson(const json& value) {
       "sequences, blocks_in_memory, buffers and buffer_blocks (whole numbers)";
   if (!value.is_object()) return Error{fmt::format("spilled_kv is not an object with {}", kWords)};
   SpilledKv spilled;
-  for (const Member& member : kMembers) {
+  for (const SpillMember& member : kMembers) {
     const auto found = value.find(member.name);
     if (found == value.end() || !found->is_number_integer()) {
       return Error{fmt::format("spilled_kv has no {}, or it is no whole number; there must be {}",
@@ -66,8 +67,8 @@ Result<SpilledKv> SpilledKvFromJson(const json& value) {
     spilled.*member.value = *number;
   }
   for (const auto& [key, unused] : value.items()) {
-    const bool is_known =
-        std::ranges::any_of(kMembers, [&](const Member& member) { return key == member.name; });
+    const bool is_known = std::ranges::any_of(
+        kMembers, [&](const SpillMember& member) { return key == member.name; });
     if (is_known) continue;
     return Error{fmt::format("spilled_kv.{} is not known; there are {}", Quote(key), kWords)};
   }

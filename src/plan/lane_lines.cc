@@ -16,15 +16,15 @@ using nlohmann::json;
 constexpr int kMostLayers = 1 << 20;
 constexpr double kMost = 1e18;  // of seconds and of rows
 
-struct Member {
+struct LineMember {
   const char* name;
   Line LaneLines::*line;
 };
-constexpr Member kLines[] = {{"attention", &LaneLines::attention},
-                             {"shared", &LaneLines::shared},
-                             {"dispatch", &LaneLines::dispatch},
-                             {"experts", &LaneLines::experts},
-                             {"combine", &LaneLines::combine}};
+constexpr LineMember kLines[] = {{"attention", &LaneLines::attention},
+                                 {"shared", &LaneLines::shared},
+                                 {"dispatch", &LaneLines::dispatch},
+                                 {"experts", &LaneLines::experts},
+                                 {"combine", &LaneLines::combine}};
 struct Scalar {
   const char* name;
   double LaneLines::*value;
@@ -53,7 +53,7 @@ Result<LaneLines> ReadLines(const json& object) {
   if (!object.is_object()) return Error{"lines: an entry is not an object"};
   LaneLines lines;
   size_t num_known = 0;
-  for (const Member& member : kLines) {
+  for (const LineMember& member : kLines) {
     const auto found = object.find(member.name);
     if (found == object.end()) return Error{fmt::format("lines: {} is missing", member.name)};
     const Result<Line> line = ReadLine(member.name, *found);
@@ -92,7 +92,7 @@ nlohmann::ordered_json ToJson(const std::vector<LaneLines>& lines) {
   for (const LaneLines& each : lines) {
     nlohmann::ordered_json object = {{"layers", each.num_layers}};
     for (const Scalar& scalar : kScalars) object[scalar.name] = each.*scalar.value;
-    for (const Member& member : kLines) {
+    for (const LineMember& member : kLines) {
       const Line& line = each.*member.line;
       object[member.name] = {line.once, line.per_row};
     }

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kVersion = 1;
-constexpr int kMostRanks = 1 << 16;
+constexpr int kMostRanksMadeFor = 1 << 16;
 constexpr int kMostThreads = 1 << 16;
 using strategy::kMostChunks;
 using strategy::kMostMicroBatches;
@@ -194,11 +194,11 @@ Status ReadMadeFor(const json& object, Plan* plan) {
   };
   if (!object.is_object() || !is_text("model") ||
       object["model"].get<std::string>().size() != kHashDigits || !object.contains("ranks") ||
-      !object["ranks"].is_number_integer() || !IsBetween(object["ranks"], 1, kMostRanks)) {
+      !object["ranks"].is_number_integer() || !IsBetween(object["ranks"], 1, kMostRanksMadeFor)) {
     return Error{
         fmt::format("made_for is not an object with model (a hash of {} digits) and ranks (a whole "
                     "number from 1 to {})",
-                    kHashDigits, kMostRanks)};
+                    kHashDigits, kMostRanksMadeFor)};
   }
   plan->made_for =
       MadeFor{.model = object["model"].get<std::string>(), .num_ranks = object["ranks"].get<int>()};

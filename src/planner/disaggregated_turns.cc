@@ -24,7 +24,7 @@ constexpr double kMostGain = 1.25;
 // A number is varied in one direction until so many in a row are no better.
 constexpr int kMostWorse = 2;
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kWorstScore = std::numeric_limits<double>::infinity();
 constexpr auto kFine = plan::DisaggregatedStrategy::kFine;
 
 bool HasSharedExperts(const model::ModelSpec& spec) {
@@ -63,7 +63,7 @@ class TurnsOfLayout {
     base_.plan.lines = std::move(lines);
     for (const Candidate& one : search.candidates()) {
       if (!IsOfLayout(one, base_) || one.plan.lines != base_.plan.lines) continue;
-      const double score = one.is_ranked() ? one.figures->score : kNever;
+      const double score = one.is_ranked() ? one.figures->score : kWorstScore;
       known_.emplace_back(one.plan.pipeline, score);
       if (score >= best_score_) continue;
       best_score_ = score;
@@ -75,7 +75,7 @@ class TurnsOfLayout {
 
   // Also from these turns on.
   void Search(const std::optional<Pipeline>& other = {}) {
-    if (best_score_ == kNever) return;
+    if (best_score_ == kWorstScore) return;
     if (other) Try({.chunks = other->chunks, .micro_batches = other->micro_batches});
     for (bool is_better = true; is_better;) {
       is_better = VaryMicroBatches();
@@ -92,12 +92,13 @@ class TurnsOfLayout {
     const auto is_same = [&](const auto& each) { return each.first == pipeline; };
     const auto known = std::ranges::find_if(known_, is_same);
     if (known != known_.end()) return known->second;
-    if (!wanted_.Has(pipeline)) return kNever;
+    if (!wanted_.Has(pipeline)) return kWorstScore;
     Candidate candidate = base_;
     candidate.plan.pipeline = pipeline;
     AddPriced(search_, std::move(candidate));
     const Candidate& added = search_.candidates().back();
-    return known_.emplace_back(pipeline, added.is_ranked() ? added.figures->score : kNever).second;
+    return known_.emplace_back(pipeline, added.is_ranked() ? added.figures->score : kWorstScore)
+        .second;
   }
 
   bool Try(const Pipeline& pipeline) {
@@ -164,7 +165,7 @@ class TurnsOfLayout {
     if (wanted_.micro_batches || wanted_.chunks || best_.micro_batches == 1) return false;
     Pipeline whole = best_;
     whole.micro_batches = 1;
-    return Walk(ChunksToTry(1), whole, kNever, SetChunks);
+    return Walk(ChunksToTry(1), whole, kWorstScore, SetChunks);
   }
 
   // More of the one for less of the other: as many parts in all, or next to. Either way alone may
@@ -214,7 +215,7 @@ class TurnsOfLayout {
   const bool has_orders_;
   std::vector<std::pair<Pipeline, double>> known_;  // with scores
   Pipeline best_ = {};
-  double best_score_ = kNever;
+  double best_score_ = kWorstScore;
 };
 
 // Of each setup and layout the best candidate as proposed, by its place in the search; those that
@@ -296,7 +297,7 @@ void AddPriced(PlanSearch& search, Candidate candidate) {
 void RefineTurns(PlanSearch& search) {
   const std::vector<size_t> layouts = BestOfLayouts(search);
   const Candidate* best = search.Best();
-  const double least = best != nullptr ? best->figures->score : kNever;
+  const double least = best != nullptr ? best->figures->score : kWorstScore;
   size_t num_refined = 0;
   for (const size_t i : layouts) {
     Candidate& candidate = search.candidates()[i];

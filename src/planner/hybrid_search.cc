@@ -14,7 +14,7 @@
 namespace convene::planner {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kForbidden = std::numeric_limits<double>::infinity();
 
 std::string DegreesText(const char* outer, int outer_degree, const char* inner, int inner_degree) {
   if (inner_degree == 1) return fmt::format("{}{}", outer, outer_degree);
@@ -180,7 +180,7 @@ class Search {
     const size_t num_experts = answer_.experts.size();
     answer_.program.transition.assign(
         answer_.attention.size(),
-        std::vector(num_experts, std::vector<double>(num_experts, kNever)));
+        std::vector(num_experts, std::vector<double>(num_experts, kForbidden)));
     ways_.assign(answer_.program.transition.size() * num_experts * num_experts, Way());
     for (size_t p = 0; p < num_experts; ++p) {
       for (size_t d = 0; d < num_experts; ++d) {

@@ -93,7 +93,7 @@ bool IsFaster(const PricedPipeline& a, const PricedPipeline& b) {
 }
 
 // Beside each candidate that comes near the fastest one the same chunks with better ends.
-void AddCuts(const PipelineQuestion& question, std::vector<PricedPipeline>& candidates) {
+void AddCutsOfExperts(const PipelineQuestion& question, std::vector<PricedPipeline>& candidates) {
   const double limit = std::ranges::min_element(candidates, IsFaster)->seconds() * kMostGainOfCuts;
   std::vector<PricedPipeline> all;
   for (const PricedPipeline& candidate : candidates) {
@@ -142,7 +142,7 @@ Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
     if (!priced) return priced.error();
     choice.candidates.push_back(*priced);
   }
-  AddCuts(question, choice.candidates);
+  AddCutsOfExperts(question, choice.candidates);
   choice.plain = choice.candidates.front();
   choice.fastest = *std::ranges::min_element(choice.candidates, IsFaster);
   choice.chosen = choice.fastest;

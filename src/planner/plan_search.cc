@@ -106,9 +106,9 @@ std::string WordsOfStrategy(const plan::Plan& plan) {
   const plan::DisaggregatedStrategy chosen = plan::StrategyOf(pipeline);
   if (chosen == plan::DisaggregatedStrategy::kNaive) return std::string(plan::Name(chosen));
   return fmt::format("{} with {}", plan::Name(chosen),
-                     Words({.micro_batches = pipeline.micro_batches,
-                            .chunks = pipeline.chunks,
-                            .order = pipeline.order}));
+                     Words(DisaggregatedPipeline{.micro_batches = pipeline.micro_batches,
+                                                 .chunks = pipeline.chunks,
+                                                 .order = pipeline.order}));
 }
 
 // ", keys and values of 256 sequences on the disk but for 64 blocks"

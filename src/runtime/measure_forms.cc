@@ -8,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/median.h"
 #include "device/cpu/cpu_device.h"
 #include "memory/ledger.h"
 #include "runtime/transformer.h"
@@ -50,11 +51,6 @@ void InventVectors(weights::ModelWeights& weights) {
     layer.ffn_norm.assign(kHidden, 1);
     layer.key_norm.assign(InventedSpec().layers.front().attention.latent->kv_rank, 1);
   }
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // Seconds of one prompt of `length` tokens.

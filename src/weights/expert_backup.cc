@@ -38,8 +38,6 @@ void ForEach(hardware::ThreadPool* pool, int64_t count, const std::function<void
   for (int64_t i = 0; i < count; ++i) run(i);
 }
 
-std::byte* Writable(const PackedMatrix& matrix) { return const_cast<std::byte*>(matrix.data); }
-
 // Of one matrix that was rounded, by the groups that have a scale in common.
 BackupQuality QualityOf(const PackedMatrix& rounded, std::span<const float> stored) {
   BackupQuality quality;

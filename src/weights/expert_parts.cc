@@ -22,11 +22,6 @@ void AddPieces(int expert, Part slice, int most_columns, std::vector<ExpertPiece
   }
 }
 
-// Whoever places matrices owns what they point to.
-std::byte* Writable(const kernels::PackedMatrix& matrix) {
-  return const_cast<std::byte*>(matrix.data);
-}
-
 }  // namespace
 
 ExpertPart ExpertPartOf(const model::MoeSpec& whole, const Share& share,

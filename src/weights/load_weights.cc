@@ -19,7 +19,7 @@ using kernels::PackedMatrix;
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
 // the next batch can be read from disk meanwhile and the last one dropped.
-constexpr uint64_t kBatchBytes = uint64_t{128} << 20;
+constexpr uint64_t kPackedBatchBytes = uint64_t{128} << 20;
 
 // Jobs in the order of the files, cut into batches.
 std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
@@ -31,7 +31,7 @@ std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
   uint64_t size_bytes = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     size_bytes += jobs[i].source_bytes();
-    if (size_bytes < kBatchBytes && i + 1 < jobs.size()) continue;
+    if (size_bytes < kPackedBatchBytes && i + 1 < jobs.size()) continue;
     batches.emplace_back(&jobs[begin], i + 1 - begin);
     begin = i + 1;
     size_bytes = 0;

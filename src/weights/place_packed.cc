@@ -28,7 +28,7 @@ using hardware::kHugePageBytes;
 // A request to the disk: large enough for its full rate, and many per thread even of small models.
 constexpr uint64_t kRequestBytes = uint64_t{4} << 20;
 // Between two calls of the progress function.
-constexpr uint64_t kBatchBytes = uint64_t{256} << 20;
+constexpr uint64_t kReadBatchBytes = uint64_t{256} << 20;
 // Huge pages that are tried before a whole file is read in such.
 constexpr size_t kNumSamples = 16;
 
@@ -86,7 +86,7 @@ Status ReadAll(std::span<const Bytes> requests, hardware::ThreadPool& pool,
   for (size_t first = 0; first < requests.size();) {
     size_t end = first;
     uint64_t batch_bytes = 0;
-    while (end < requests.size() && batch_bytes < kBatchBytes)
+    while (end < requests.size() && batch_bytes < kReadBatchBytes)
       batch_bytes += requests[end++].size();
     pool.ParallelFor(static_cast<int64_t>(end - first), [&](int64_t index, int thread_idx) {
       if (has_failed) return;

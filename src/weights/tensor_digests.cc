@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{1} << 20;
 // Read ahead together: as load_weights.cc has it.
-constexpr uint64_t kBatchBytes = uint64_t{128} << 20;
+constexpr uint64_t kDigestBatchBytes = uint64_t{128} << 20;
 
 }  // namespace
 
@@ -62,7 +62,7 @@ std::vector<NamedDigest> DigestTensors(std::span<const NamedBytes> tensors, bool
   for (size_t i = 0, begin = 0; i < tensors.size(); ++i) {
     total_bytes += tensors[i].bytes.size();
     batch_bytes += tensors[i].bytes.size();
-    if (batch_bytes < kBatchBytes && i + 1 < tensors.size()) continue;
+    if (batch_bytes < kDigestBatchBytes && i + 1 < tensors.size()) continue;
     batches.push_back(tensors.subspan(begin, i + 1 - begin));
     begin = i + 1;
     batch_bytes = 0;
