@@ -52,8 +52,6 @@ checkpoint::Checkpoint Open(const std::filesystem::path& path) {
   return *std::move(checkpoint);
 }
 
-std::byte* Writable(const PackedMatrix& matrix) { return const_cast<std::byte*>(matrix.data); }
-
 void PackFloats(const std::vector<float>& values, const PackedMatrix& target) {
   const kernels::StoredMatrix stored{.data = reinterpret_cast<const std::byte*>(values.data()),
                                      .row_stride = target.cols,

@@ -65,6 +65,11 @@ inline std::vector<Division> Divisions() {
       {"tp4_ep2tp2", {4, 1, 2, 2}},
       {"tp2dp2_ep4", {2, 2, 4, 1}},
       {"dp4_ep2tp2_five_groups_of_experts", {1, 4, 2, 2}, {5, ChunkCut::kExperts, true}},
+      {"pp2", {.stages = 2}},
+      {"pp2_three_micro_batches", {.stages = 2}, {.micro_batches = 3}},
+      {"pp2_without_overlap", {.stages = 2}, {.overlap = false}},
+      {"pp1to2", {.stages = 2, .stage_weights = {1, 2}}, {.micro_batches = 2}},
+      {"pp3_four_micro_batches", {.stages = 3}, {.micro_batches = 4}},
   };
 }
 
@@ -140,6 +145,7 @@ inline bool Fits(const checkpoint::Checkpoint& checkpoint, const DividedOptions&
 // Whether a rank's sums are whole branches of the tree that one rank sums along.
 inline bool IsExact(const model::ModelSpec& spec, const strategy::Layout& layout) {
   if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;
+  if (layout.stages > 1) return true;
   const strategy::Roles roles = layout;
   const strategy::ExpertSplit& split = roles.expert_split();
   const auto is_exact = [&](const model::LayerSpec& layer) {

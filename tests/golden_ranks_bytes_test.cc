@@ -89,7 +89,8 @@ TEST_P(GoldenRanksBytes, AreThoseOfTheSchedule) {
   for (const runtime::RecordedStep& step : Steps()) {
     for (const auto& [kind, bytes] : BytesByKind(step)) {
       if (kind != TaskKind::kDispatch) {
-        const bool is_padded = kind == TaskKind::kGatherNormed || kind == TaskKind::kGatherRows;
+        const bool is_padded = kind == TaskKind::kGatherNormed || kind == TaskKind::kGatherRows ||
+                               kind == TaskKind::kPassRows;
         const double of_rows = bytes.scheduled - bytes.constant;
         EXPECT_EQ(bytes.counted,
                   bytes.constant + of_rows * (is_padded ? kPaddedBytes / kRowBytes : 1))
@@ -119,8 +120,10 @@ TEST_P(GoldenRanksBytes, AreTheVolumesThatTheDocumentsGive) {
               rows * kPaddedBytes * (layout.attention_tp - 1));
     const double combined = bytes[TaskKind::kCombine].counted;
     const double dispatched = bytes[TaskKind::kDispatch].counted;
-    if (num_ranks == 1) {
+    if (num_ranks == 1 || layout.stages > 1) {
       EXPECT_EQ(dispatched + combined, 0);
+      // The residual stream of each row from stage to stage, in float32.
+      EXPECT_EQ(bytes[TaskKind::kPassRows].counted, rows / 2 * kPaddedBytes * (num_ranks - 1));
     } else if (layout.disaggregates) {
       // Each row once to each rank that has an expert of it, and its sum back: none is its own.
       EXPECT_GE(combined, p);

@@ -8,7 +8,7 @@
 namespace convene {
 namespace {
 
-constexpr size_t kMaxLength = 64;       // nothing longer is a name with typing errors
+constexpr size_t kMostNameLength = 64;  // nothing longer is a name with typing errors
 constexpr size_t kLettersPerError = 3;  // one wrong letter in so many
 constexpr size_t kShortestPart = 3;     // of a name, to stand for it
 
@@ -35,7 +35,7 @@ size_t NumTypingErrors(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string ClosestName(std::string_view given, std::span<const std::string> names) {
-  if (given.empty() || given.size() > kMaxLength) return "";
+  if (given.empty() || given.size() > kMostNameLength) return "";
   std::string closest;
   size_t fewest = std::max<size_t>(1, given.size() / kLettersPerError) + 1;
   for (const std::string& name : names) {

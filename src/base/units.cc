@@ -59,4 +59,6 @@ std::string FormatCount(uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", FormatCount(count), noun, count == 1 ? "" : "s");
 }
 
+std::string FormatPercent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
 }  // namespace convene

@@ -23,4 +23,7 @@ std::string FormatCount(uint64_t count);
 // "1 thread", "0 threads", "2,048 threads": FormatCount and the noun, whose plural ends in s.
 std::string FormatCount(uint64_t count, std::string_view noun);
 
+// "12.3 %", of a share of one.
+std::string FormatPercent(double share);
+
 }  // namespace convene

@@ -41,16 +41,19 @@ std::string TableHeader() {
 }
 
 // A GPU does not say how long its experts took, and without peaks there are no shares of them.
-std::string Percent(double share) { return share > 0 ? fmt::format("{:.1f} %", 100 * share) : "-"; }
+std::string PercentOrDash(double share) {
+  return share > 0 ? fmt::format("{:.1f} %", 100 * share) : "-";
+}
 
 std::string TableRow(const BenchPoint& point) {
   const evaluate::Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
   return fmt::format("{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>9}{:>9}{:>9.2f}{:>9}\n", point.name,
                      point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
                      point.SpreadOf(&Repetition::flops_per_s).median / kGiga,
-                     Percent(point.share_of_peak()), Percent(point.expert_share_of_peak()),
+                     PercentOrDash(point.share_of_peak()),
+                     PercentOrDash(point.expert_share_of_peak()),
                      point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
-                     Percent(point.share_of_bandwidth()));
+                     PercentOrDash(point.share_of_bandwidth()));
 }
 
 class Bench : public Command {

@@ -29,8 +29,6 @@ namespace {
 
 constexpr uint64_t kMaxTableBytes = uint64_t{256} << 20;
 
-std::string Percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 // The files of the arguments; of a directory those whose names end as tables do.
 Result<std::vector<std::string>> ListTables(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
@@ -202,11 +200,11 @@ class ImportProfile : public Command {
     const bool has_rest = imported.num_rest > 0;
     table.AddRow({model.spec.name, FormatCount(imported.num_rows),
                   FormatCount(static_cast<uint64_t>(model.num_points)),
-                  std::string(NameOf(model.curve.kind)), Percent(model.chosen().median),
-                  Percent(model.chosen().p95), FormatCount(imported.num_rest),
-                  has_rest ? Percent(imported.rest_median) : "-",
-                  has_rest ? Percent(imported.rest_p95) : "-",
-                  fmt::format("{:.4f}", model.curve.line.r2), Percent(model.linear_median)});
+                  std::string(NameOf(model.curve.kind)), FormatPercent(model.chosen().median),
+                  FormatPercent(model.chosen().p95), FormatCount(imported.num_rest),
+                  has_rest ? FormatPercent(imported.rest_median) : "-",
+                  has_rest ? FormatPercent(imported.rest_p95) : "-",
+                  fmt::format("{:.4f}", model.curve.line.r2), FormatPercent(model.linear_median)});
   }
 
   std::vector<std::string> table_paths_;

@@ -31,8 +31,6 @@ using model::TensorKind;
 
 std::string Count(int64_t count) { return FormatCount(static_cast<uint64_t>(count)); }
 
-std::string Percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 // Activated parameters of one kind: experts in the share that the router chooses.
 int64_t Activated(const ModelSpec& spec, const model::ParameterCounts& counts, TensorKind kind) {
   const int64_t count = counts[static_cast<int>(kind)];
@@ -47,7 +45,7 @@ std::string ParameterTable(const Inspection& inspection) {
   const auto row = [&](std::string_view name, int64_t count, uint64_t bytes, int64_t activated) {
     return std::vector<std::string>{
         std::string(name), Count(count),
-        Percent(static_cast<double>(count) / static_cast<double>(total)), FormatBytes(bytes),
+        FormatPercent(static_cast<double>(count) / static_cast<double>(total)), FormatBytes(bytes),
         Count(activated)};
   };
   TextTable table;
@@ -232,7 +230,7 @@ std::string DescribeStorage(const ModelSpec& spec) {
   if (fp8 + mxfp4 == 0) return "";
   const auto total = static_cast<double>(model::TotalParameters(spec));
   return fmt::format("; its checkpoints hold {} of the parameters in {}",
-                     Percent(static_cast<double>(fp8 + mxfp4) / total),
+                     FormatPercent(static_cast<double>(fp8 + mxfp4) / total),
                      fp8 > 0 ? "FP8 (blocks of 128 x 128)" : "MXFP4");
 }
 

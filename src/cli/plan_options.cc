@@ -317,7 +317,7 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
     plan.lines.clear();
   }
   if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
-  if (const Status fits = plan::CheckDisaggregation(plan); !fits) return fits.error();
+  if (const Status fits = plan::CheckLayout(plan); !fits) return fits.error();
   if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
   return plan;
 }

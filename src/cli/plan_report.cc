@@ -27,7 +27,7 @@ using nlohmann::ordered_json;
 using planner::Candidate;
 using planner::PlanFigures;
 
-std::string Percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+std::string SignedPercent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
 
 // Of operators without residuals, as data sheets are, it is not known how far they are off.
 constexpr std::string_view kNoInterval = "(its error is not known)";
@@ -46,7 +46,7 @@ std::string MemoryWords(const Candidate& candidate) {
                      FormatBytes(memory.working_bytes));
 }
 
-ordered_json ToJson(const Interval& interval) { return {interval.low, interval.high}; }
+ordered_json IntervalToJson(const Interval& interval) { return {interval.low, interval.high}; }
 
 plan::Plan WholePlan(const Candidate& candidate) {
   plan::Plan plan = candidate.plan;
@@ -186,11 +186,11 @@ ordered_json FiguresJson(const Candidate& candidate) {
     const PlanFigures& figures = *candidate.figures;
     json = {{"batch", figures.batch},
             {"ttft_s", figures.ttft},
-            {"ttft_s_interval", ToJson(figures.ttft_interval)},
+            {"ttft_s_interval", IntervalToJson(figures.ttft_interval)},
             {"time_per_token_s", figures.time_per_token},
-            {"time_per_token_s_interval", ToJson(figures.time_per_token_interval)},
+            {"time_per_token_s_interval", IntervalToJson(figures.time_per_token_interval)},
             {"throughput_tokens_per_s", figures.throughput},
-            {"throughput_tokens_per_s_interval", ToJson(figures.throughput_interval)},
+            {"throughput_tokens_per_s_interval", IntervalToJson(figures.throughput_interval)},
             {"extrapolated_share", figures.extrapolated_share},
             {"expert_imbalance", figures.imbalance},
             {"solver_s", figures.solver_seconds}};
@@ -274,9 +274,9 @@ std::string ToText(const PlanReport& report) {
   if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
-    text +=
-        fmt::format("  {:>8}  {}\n            {}\n            {}\n", Percent(alternative.slower),
-                    Describe(report.of(alternative)), alternative.reason, alternative.would_win);
+    text += fmt::format("  {:>8}  {}\n            {}\n            {}\n",
+                        SignedPercent(alternative.slower), Describe(report.of(alternative)),
+                        alternative.reason, alternative.would_win);
     // One process that interleaves its memory, or other numbers of ranks, are started otherwise.
     const Candidate& other = report.of(alternative);
     const std::string command = CommandOf(report, other, "");

@@ -28,7 +28,7 @@ std::vector<planner::RequestLengths> FewRequests(const planner::Workload& worklo
   return TypicalSequences(workload, count);
 }
 
-ordered_json WorkloadJson(const planner::Workload& workload) {
+ordered_json AskedWorkloadJson(const planner::Workload& workload) {
   ordered_json object = {{"batch", workload.batch},
                          {"arrival_rate", workload.arrival_rate},
                          {"objective", planner::Name(workload.objective)},
@@ -208,7 +208,7 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const json& con
     if (is_used) costs.push_back(cost::ToJson(each));
   }
   const std::string text = costs.dump();
-  return {{"workload", WorkloadJson(question.workload)},
+  return {{"workload", AskedWorkloadJson(question.workload)},
           {"ranks", question.num_ranks},
           {"step_tokens", question.step_tokens},
           {"expand_from_tokens", question.expand_from_tokens},

@@ -24,7 +24,6 @@ using drawing::SectionFigures;
 using drawing::StepFigures;
 
 std::string Milliseconds(double seconds) { return fmt::format("{:.3f}", seconds * 1e3); }
-std::string Percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 // A trace may hold any number.
 std::string Bytes(double bytes) {
   return FormatBytes(bytes > 0 ? static_cast<uint64_t>(std::min(bytes, 1e18)) : 0);
@@ -60,7 +59,7 @@ std::string RankTable(const StepFigures& figures) {
   table.AddRule();
   for (size_t rank = 0; rank < figures.ranks.size(); ++rank) {
     const RankFigures& of_rank = figures.ranks[rank];
-    const auto cell = [](double of, double share) { return of > 0 ? Percent(share) : "-"; };
+    const auto cell = [](double of, double share) { return of > 0 ? FormatPercent(share) : "-"; };
     const std::string name =
         of_rank.role.empty() ? fmt::to_string(rank) : fmt::format("{} {}", rank, of_rank.role);
     table.AddRow({name, cell(figures.seconds, of_rank.idle_share),
@@ -85,7 +84,7 @@ std::string SlowRankLines(const std::vector<drawing::SlowRank>& slow) {
   return text.empty() ? text : "\n" + text;
 }
 
-nlohmann::ordered_json ToJson(const std::vector<drawing::SlowRank>& slow) {
+nlohmann::ordered_json SlowRanksToJson(const std::vector<drawing::SlowRank>& slow) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const drawing::SlowRank& one : slow) {
     ranks.push_back(
@@ -125,7 +124,7 @@ std::string Text(const drawing::TracedStep& step, size_t step_idx) {
   return text;
 }
 
-nlohmann::ordered_json ToJson(const drawing::TracedStep& step) {
+nlohmann::ordered_json StepToJson(const drawing::TracedStep& step) {
   const StepFigures figures = FiguresOf(step);
   const auto counted = [&](double bytes) {
     return figures.has_sent_bytes ? nlohmann::ordered_json(bytes) : nlohmann::ordered_json();
@@ -184,16 +183,16 @@ class Report : public Command {
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();
     for (size_t i = 0; i < trace->steps.size(); ++i) {
       text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
-      steps.push_back(ToJson(trace->steps[i]));
+      steps.push_back(StepToJson(trace->steps[i]));
     }
     const std::vector<drawing::SlowRank> slow = drawing::FindSlowRanks(trace->steps);
     text += SlowRankLines(slow);
-    nlohmann::ordered_json all = {{"steps", steps}, {"slow_ranks", ToJson(slow)}};
+    nlohmann::ordered_json all = {{"steps", steps}, {"slow_ranks", SlowRanksToJson(slow)}};
     if (!plan_path_.empty()) {
       const Result<PlanComparison> comparison = ComparePlan(*trace, plan_path_);
       if (!comparison) return comparison.error();
       text += ToText(*comparison);
-      all["plan"] = convene::cli::ToJson(*comparison);
+      all["plan"] = ToJson(*comparison);
     }
     const Status written = WriteJson(json_path_, all);
     if (!written || json_path_ == "-") return written;

@@ -265,6 +265,7 @@ double ExpectedSizes::AttentionAt(const Size& size) const {
 double ExpectedSizes::RoutedRows(int rank, const Size& size) const {
   const bool is_pruned = size.layer >= 0 && size.layer == routing_.pruned_layer;
   const std::vector<double>& rows = is_pruned ? routing_.wanted : routing_.rows;
+  if (rank < 0 && routing_.rows_pass_through) rank = size.from;
   if (rank >= 0) return Part(rows, rank, size);
   double sum = 0;
   for (int each = 0; each < static_cast<int>(rows.size()); ++each) sum += Part(rows, each, size);

@@ -37,6 +37,8 @@ struct ExpectedRouting {
   std::vector<double> rows = {};    // by rank, as are the next; none: 0
   std::vector<double> tokens = {};  // none: as rows
   std::vector<double> wanted = {};
+  // Whether these rows are the same ones on all ranks, each of which has some of the layers.
+  bool rows_pass_through = false;
   // Of this layer only wanted rows are routed (strategy::StepOptions::prunes_last_layer).
   int pruned_layer = -1;
   // Of what attention sees (SizeKind::kKeys and those after it), where somebody asks for it; of a

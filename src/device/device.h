@@ -26,6 +26,7 @@ namespace convene::device {
 enum class TravellingRows {
   kNormed,  // (rows, hidden) activations
   kStates,  // (rows, hidden) float32: an encoder's output
+  kHidden,  // (rows, hidden) float32: the residual stream
 };
 
 // What one micro-batch has in the memory of a device while it goes through the layers. What lies

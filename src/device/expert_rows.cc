@@ -409,7 +409,9 @@ std::unique_ptr<comm::Exchange> ExpertRows::StartDispatch(int chunk) {
 
 // Reads the blocks of a dispatch.
 void ExpertRows::Arrive(int chunk) {
-  for (Peer& peer : peers_) ArriveFrom(peer, chunk);
+  for (Peer& peer : peers_) {
+    if (Sends(options_.roles, peer.rank, options_.rank)) ArriveFrom(peer, chunk);
+  }
 }
 
 void ExpertRows::ArriveFrom(Peer& peer, int chunk) {

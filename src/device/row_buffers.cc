@@ -12,7 +12,7 @@ RowBuffers RowBuffers::Take(const Options& options, ExchangeMemory& memory) {
   }
   buffers.gathered.resize(static_cast<size_t>(options.roles.num_ranks()));
   for (int other = 1; options.rank == 0 && other < options.roles.num_ranks(); ++other) {
-    if (!options.roles.of(other).owns_rows()) continue;
+    if (!options.roles.of(other).gives_output()) continue;
     buffers.gathered[other] = memory.Take(options.most_rows * options.gathered_bytes);
   }
   return buffers;

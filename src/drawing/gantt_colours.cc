@@ -24,11 +24,11 @@ constexpr KindColour kColours[] = {
     {kDense, "#b91c1c"},        {kShared, "#facc15"},        {kRoute, "#db2777"},
     {kReduce, "#fda4af"},       {kDispatch, "#16a34a"},      {kSendHidden, "#16a34a"},
     {kCombine, "#9333ea"},      {kSendQkv, "#9333ea"},       {kCounts, "#111827"},
-    {kGatherNormed, "#0f766e"}, {kGatherRows, "#0f766e"},    {kScatterSums, "#c084fc"},
-    {kNormSums, "#c084fc"},     {kMoveExperts, "#92400e"},   {kLoadExperts, "#92400e"},
-    {kLoadPage, "#92400e"},     {kStagePage, "#d6a77a"},     {kReadPages, "#92400e"},
-    {kReadChosen, "#92400e"},   {kReadPredicted, "#d6a77a"}, {kReadNext, "#d6a77a"},
-    {kReadKv, "#92400e"},       {kWriteKv, "#16a34a"},
+    {kPassRows, "#0f766e"},     {kGatherNormed, "#0f766e"},  {kGatherRows, "#0f766e"},
+    {kScatterSums, "#c084fc"},  {kNormSums, "#c084fc"},      {kMoveExperts, "#92400e"},
+    {kLoadExperts, "#92400e"},  {kLoadPage, "#92400e"},      {kStagePage, "#d6a77a"},
+    {kReadPages, "#92400e"},    {kReadChosen, "#92400e"},    {kReadPredicted, "#d6a77a"},
+    {kReadNext, "#d6a77a"},     {kReadKv, "#92400e"},        {kWriteKv, "#16a34a"},
 };
 static_assert(std::size(kColours) == schedule::kNumTaskKinds);
 

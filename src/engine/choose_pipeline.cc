@@ -108,7 +108,8 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
                                       memory::Ledger& ledger) {
   const strategy::Layout& layout = options.plan.layout;
   const strategy::Pipeline& given = options.plan.pipeline;
-  if (layout.num_ranks() == 1 || !HasExperts(spec) || !options.step_costs || !given.overlap) {
+  if (layout.num_ranks() == 1 || layout.stages > 1 || !HasExperts(spec) || !options.step_costs ||
+      !given.overlap) {
     return ChosenPipeline{
         .pipeline = {.overlap = given.overlap, .micro_batches = given.micro_batches}, .words = {}};
   }

@@ -36,9 +36,15 @@ planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
 }
 
 // Ranks of which one needs the most memory: rank 0, which has the head, one with attention, and of
-// the shares of the experts the largest, the last of those that differ by one.
+// the shares of the experts, or of the layers, the largest, the last of those that differ by one.
 std::set<int> LargestRanks(const strategy::Layout& layout) {
   const strategy::Roles roles = layout;
+  if (roles.num_stages() > 1) {
+    const auto most = std::ranges::max_element(layout.stage_weights);
+    const auto heaviest = static_cast<int>(most - layout.stage_weights.begin());
+    const int last = roles.num_ranks() - 1;  // of like stages none has more layers
+    return {0, last, std::min(heaviest, last)};
+  }
   const std::vector<int>& weights = layout.expert_weights;
   int share = layout.expert_ep - 1;
   for (int i = layout.expert_ep - 1; i >= 0 && !weights.empty(); --i) {

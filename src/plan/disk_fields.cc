@@ -76,10 +76,10 @@ Result<SpilledKv> SpilledKvFromJson(const json& value) {
 }
 
 Status CanPage(const Plan& plan) {
-  if (!plan.layout.disaggregates && !plan.changes_layout()) return {};
+  if (!plan.layout.disaggregates && !plan.changes_layout() && plan.layout.stages == 1) return {};
   return Error{
-      "experts are read from a disk where each rank has both attention and experts, the same ones "
-      "in both phases, as with the layout attention=dp2,experts=ep2"};
+      "experts are read from a disk where each rank has attention and experts of all layers, the "
+      "same ones in both phases, as with the layout attention=dp2,experts=ep2"};
 }
 
 Status CanSpill(const Plan& plan) {

@@ -18,9 +18,10 @@ using strategy::Layout;
 
 constexpr int kMostRanks = 4096;
 constexpr std::string_view kDisaggregate = "disaggregate";
+constexpr std::string_view kLayers = "layers=";
 constexpr const char* kExample =
     "examples are attention=dp4,experts=ep4 and, where shares of the experts have weights (1 to "
-    "4096), attention=dp2,experts=ep3:1";
+    "4096), attention=dp2,experts=ep3:1; or layers=pp2, where each rank has some of the layers";
 
 // Takes a number of 1 to kMostRanks off the front of `text`.
 bool TakeNumber(std::string_view* text, int* number) {
@@ -172,6 +173,21 @@ Status NormalizeAttentionRanks(std::string_view text, Layout* layout) {
   return {};
 }
 
+// "layers=pp2", "layers=pp3:1".
+Result<Layout> ParseStages(std::string_view text) {
+  if (text.find(',') != std::string_view::npos) {
+    return Error{fmt::format(
+        "the layout {} divides layers, of which each rank has some whole: nothing stands beside "
+        "layers=pp2",
+        Quote(text))};
+  }
+  Layout layout;
+  const Status parsed = ParseDegrees("layers", text.substr(kLayers.size()),
+                                     {{"pp", &layout.stages, &layout.stage_weights}});
+  if (!parsed) return parsed.error();
+  return layout;
+}
+
 // Of ranks that have both, `unless` something is the case.
 Status CheckProducts(std::string_view text, const Layout& layout, std::string_view unless) {
   const int attention = layout.num_attention_ranks();
@@ -190,6 +206,7 @@ Status CheckExperts(std::string_view experts) {
 }
 
 Result<Layout> ParseLayout(std::string_view text) {
+  if (text.starts_with(kLayers)) return ParseStages(text);
   Layout layout;
   Said said;
   if (Status parsed = ParseParts(text, &layout, &said); !parsed) return parsed.error();
@@ -208,9 +225,9 @@ Result<Layout> ParseLayout(std::string_view text) {
 }
 
 Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
-  if (plan->layout.disaggregates) {
+  if (plan->layout.disaggregates || plan->layout.stages > 1) {
     plan->decode = plan->layout;
-    return CheckDisaggregation(*plan);
+    return CheckLayout(*plan);
   }
   const std::string whole = ToText(plan->layout);
   const std::string text = fmt::format("{},experts={}", whole.substr(0, whole.find(',')), experts);
@@ -224,6 +241,11 @@ Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
 }
 
 std::string ToText(const Layout& layout) {
+  if (layout.stages > 1) {
+    return layout.stage_weights.empty()
+               ? fmt::format("{}pp{}", kLayers, layout.stages)
+               : fmt::format("{}pp{}", kLayers, fmt::join(layout.stage_weights, ":"));
+  }
   const auto degrees = [](std::string_view first, int a, std::string_view second, int b,
                           const std::vector<int>& weights = {}) {
     const std::string number =

@@ -50,6 +50,39 @@ TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
               HasSubstr("attention 2 ranks and the experts 3"));
 }
 
+TEST(LayoutText, LayersMayBeOnDifferentRanks) {
+  for (const char* text : {"layers=pp2", "layers=pp3:1:2"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  EXPECT_EQ(ParseLayout("layers=pp3:1")->stages, 2);
+  EXPECT_EQ(*ParseLayout("layers=pp1"), strategy::Layout());
+  EXPECT_THAT(Complaint("layers=pp2,experts=ep2"), HasSubstr("nothing stands beside"));
+  EXPECT_THAT(Complaint("attention=dp2,layers=pp2"), HasSubstr("is no layout"));
+  for (const char* text : {"layers=", "layers=pp0", "layers=tp2", "layers=pp2x"}) {
+    EXPECT_THAT(Complaint(text), HasSubstr("layers=pp2")) << text;
+  }
+  Plan plan{.layout = {.stages = 2}};
+  plan.pipeline.micro_batches = 4;
+  const auto complaint = [&] {
+    const Result<Plan> read = PlanFromJson(ToJson(plan));
+    return read ? std::string() : read.error().message;
+  };
+  EXPECT_EQ(complaint(), "");
+  plan.wire = Wire::kBf16;
+  EXPECT_THAT(complaint(), HasSubstr("never rounded (bf16): use --wire f32"));
+  plan.wire = Wire::kF32;
+  plan.pipeline.chunks = 2;
+  EXPECT_THAT(complaint(), HasSubstr("leave --pipeline out, and give --micro-batches"));
+  plan.pipeline.chunks = 1;
+  plan.experts_in_memory = 3;
+  EXPECT_THAT(complaint(), HasSubstr("experts of all layers"));
+  plan.experts_in_memory.reset();
+  EXPECT_THAT(ParseDecodeExperts("ep2", &plan).error().message,
+              HasSubstr("have all experts of these in decode"));
+}
+
 TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
   for (const char* text :
        {"attention=dp1,experts=ep2,disaggregate", "attention=tp2dp3,experts=ep3:1tp2,disaggregate",

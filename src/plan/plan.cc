@@ -343,8 +343,36 @@ Status CheckTransition(const Plan& plan) {
       "backup: leave the transition int4 out, or keep one"};
 }
 
-Status CheckDisaggregation(const Plan& plan) {
+namespace {
+
+// Of layers on different ranks.
+Status CheckStages(const Plan& plan) {
+  if (plan.decode) {
+    return Error{
+        "ranks that have some of the layers each have all experts of these in decode, too: leave "
+        "--decode-experts (decode in the plan) out, or layers=pp"};
+  }
+  if (plan.pipeline.chunks > 1 || plan.auto_pipeline) {
+    return Error{
+        "experts are not cut into chunks where each rank has some of the layers, since nothing of "
+        "a layer goes between ranks: leave --pipeline out, and give --micro-batches"};
+  }
+  if (Rounds(plan.wire)) {
+    return Error{fmt::format(
+        "rows between ranks that have some of the layers each are never rounded ({}): use --wire "
+        "f32",
+        Name(plan.wire))};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status CheckLayout(const Plan& plan) {
   const strategy::Pipeline& pipeline = plan.pipeline;
+  if (plan.layout.stages > 1) {
+    if (Status fits = CheckStages(plan); !fits) return fits;
+  }
   if (!plan.lines.empty() &&
       !(plan.layout.disaggregates && StrategyOf(pipeline) == DisaggregatedStrategy::kFine)) {
     return Error{
@@ -493,7 +521,7 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
   }
   if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
   if (Status can = CheckDiskFields(plan); !can) return can.error();
-  if (Status fits = CheckDisaggregation(plan); !fits) return fits.error();
+  if (Status fits = CheckLayout(plan); !fits) return fits.error();
   if (plan.made_for && plan.layout.num_ranks() > plan.made_for->num_ranks) {
     return Error{fmt::format(
         "made_for says {}, and the layout {} is of {}: one of them was changed; let convene plan "

@@ -129,8 +129,9 @@ Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan);
 
 // Errors: what a layout that disaggregates does not go together with (another division in decode,
 // chunks of experts or chosen automatically, no overlap), or what only such a layout has without
-// it.
-Status CheckDisaggregation(const Plan& plan);
+// it; and what one that divides layers does not (another division in decode, chunks, rows that are
+// rounded).
+Status CheckLayout(const Plan& plan);
 
 std::string_view Name(Transition transition);  // "reshard", "int4"
 Result<Transition> TransitionFromName(std::string_view name);
@@ -153,9 +154,9 @@ Status ParseDecodeExperts(std::string_view experts, Plan* plan);
 
 // "attention=tp2dp2,experts=ep4"; experts may be epN, tpN, sliceN (as tpN) or epNtpN, and in the
 // place of N shares that are alike the weights of each, ep3:1. What is left out is whole. With
-// ",disaggregate" behind them attention and experts are on different ranks. Errors: other words,
-// degrees or weights that are not positive or too large, products that differ (but for layouts that
-// disaggregate).
+// ",disaggregate" behind them attention and experts are on different ranks. Or "layers=pp2",
+// "pp3:1" with weights: each rank has some of the layers. Errors: other words, degrees or weights
+// that are not positive or too large, products that differ (but for layouts that disaggregate).
 Result<strategy::Layout> ParseLayout(std::string_view text);
 std::string ToText(const strategy::Layout& layout);
 

@@ -57,7 +57,7 @@ Status CheckTurns(const Constraints& constraints) {
   if (constraints.strategy) {
     if (Status set = plan::SetStrategy(*constraints.strategy, &plan); !set) return set;
   }
-  return plan::CheckDisaggregation(plan);
+  return plan::CheckLayout(plan);
 }
 
 }  // namespace

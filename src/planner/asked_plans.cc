@@ -21,7 +21,7 @@ plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {
   return plan;
 }
 
-std::vector<Layout> LayoutsOf(int num_ranks) {
+std::vector<Layout> LayoutsOf(int num_ranks, int num_layers) {
   std::vector<Layout> layouts = {plan::DefaultLayout(num_ranks)};
   for (int attention = 1; attention <= num_ranks; ++attention) {
     if (num_ranks % attention != 0) continue;
@@ -34,14 +34,16 @@ std::vector<Layout> LayoutsOf(int num_ranks) {
       if (layout != layouts.front()) layouts.push_back(layout);
     }
   }
+  if (num_ranks > 1 && num_ranks <= num_layers) layouts.push_back({.stages = num_ranks});
   return layouts;
 }
 
 std::vector<plan::Plan> AskedPlans(const PlanQuestion& question, int num_ranks) {
   const Constraints& constraints = question.constraints;
   std::vector<plan::Plan> plans;
-  for (const Layout& layout :
-       constraints.layout ? std::vector{*constraints.layout} : LayoutsOf(num_ranks)) {
+  for (const Layout& layout : constraints.layout
+                                  ? std::vector{*constraints.layout}
+                                  : LayoutsOf(num_ranks, question.spec.num_layers())) {
     plan::Plan plan = UsualPlan(question, num_ranks);
     plan.layout = layout;
     if (layout.num_ranks() != num_ranks) continue;
@@ -49,6 +51,7 @@ std::vector<plan::Plan> AskedPlans(const PlanQuestion& question, int num_ranks) 
       const Status parsed = plan::ParseDecodeExperts(*constraints.decode_experts, &plan);
       if (!parsed || !plan.changes_layout()) continue;
     }
+    if (!plan::CheckLayout(plan)) continue;  // chunks or wires were asked for that it has not
     plans.push_back(std::move(plan));
   }
   return plans;

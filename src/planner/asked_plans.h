@@ -15,8 +15,8 @@ bool IsSearchedNumber(int num_ranks);
 
 plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks);
 
-// The usual one first.
-std::vector<strategy::Layout> LayoutsOf(int num_ranks);
+// The usual one first. A rank with no layer is none.
+std::vector<strategy::Layout> LayoutsOf(int num_ranks, int num_layers);
 
 // Of so many ranks, in the divisions that were asked for, if any were.
 std::vector<plan::Plan> AskedPlans(const PlanQuestion& question, int num_ranks);

@@ -55,7 +55,7 @@ TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) 
   int solved = 0;
   for (const Candidate& one : Disaggregated(*answer)) {
     EXPECT_THAT(one.added_by, testing::AnyOf("disaggregated", "turns"));
-    EXPECT_TRUE(plan::CheckDisaggregation(one.plan)) << Describe(one);
+    EXPECT_TRUE(plan::CheckLayout(one.plan)) << Describe(one);
     if (!one.is_ranked()) {
       EXPECT_FALSE(one.reason.empty());
       continue;

@@ -101,7 +101,8 @@ class HybridPass {
     for (const Candidate& candidate : search_.candidates()) {
       const strategy::Layout& layout = candidate.plan.layout;
       if (candidate.setup != setup_ || candidate.plan.decode || !layout.expert_weights.empty() ||
-          candidate.plan.experts_in_memory || candidate.rejected_by == "asked") {
+          layout.stages > 1 || candidate.plan.experts_in_memory ||
+          candidate.rejected_by == "asked") {
         continue;
       }
       usual_ = candidate.plan;

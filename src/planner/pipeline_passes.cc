@@ -118,8 +118,9 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
   const PlanQuestion& question = search.question();
   const Candidate* plain = nullptr;
   for (const Candidate& one : refined) {
-    const bool has_chunks = one.is_allowed() && one.plan.pipeline.chunks == 1 &&
-                            one.plan.pipeline.micro_batches == 1 && !one.plan.decode;
+    const bool has_chunks = one.is_allowed() && one.plan.layout.stages == 1 &&
+                            one.plan.pipeline.chunks == 1 && one.plan.pipeline.micro_batches == 1 &&
+                            !one.plan.decode;
     if (!has_chunks) continue;
     if (plain == nullptr || one.figures->score < plain->figures->score) plain = &one;
   }
@@ -159,6 +160,8 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
 
 double LeastScore(const Candidate& candidate) {
   double least = candidate.figures->score;
+  // Of ranks with some layers each all compute at once, at best.
+  if (candidate.plan.layout.stages > 1) return least / candidate.plan.layout.stages;
   for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
     if (IsCollective(static_cast<schedule::TaskKind>(kind))) least -= candidate.figures->path[kind];
   }
@@ -201,6 +204,7 @@ void AddPipelines(PlanSearch& search) {
   if (search.question().constraints.pipeline) return;
   const std::vector<Candidate> refined = ToRefine(search);
   for (const Candidate& base : refined) {
+    if (base.plan.layout.stages > 1) continue;  // nothing of a layer is exchanged
     const strategy::Roles roles = base.plan.layout;
     int fewest = kMostSearchedChunks;
     for (const model::LayerSpec& layer : search.question().spec.layers) {
@@ -261,7 +265,14 @@ void AddMicroBatches(PlanSearch& search) {
   }
   constexpr std::array kCounts = {2, 3, 4, 8};
   for (const Candidate& base : bases) {
-    AddWhileBetter(search, base, kCounts,
+    std::vector<int> counts(kCounts.begin(), kCounts.end());
+    // Ranks with some layers each wait for as many as there are of them.
+    const int stages = base.plan.layout.stages;
+    if (stages > 1) counts.clear();
+    for (int count = stages; stages > 1 && count <= strategy::kMostMicroBatches; count *= 2) {
+      counts.push_back(count);
+    }
+    AddWhileBetter(search, base, counts,
                    [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
   }
 }

@@ -164,7 +164,8 @@ PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
   if (CheckWorkload({.routing = routing}, question_.spec)) {
     shares = SharesOf(routing, question_.spec);
   }
-  return {.plain = Shorten(question_.spec, shares),
+  return {.whole = Unshortened(question_.spec, shares),
+          .plain = Shorten(question_.spec, shares),
           .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
 }
 
@@ -255,9 +256,10 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   ShortModels other;
   if (!same_routing) other = ShortenFor(workload.routing);
   const ShortModels& models = same_routing ? short_models_ : other;
+  const bool divides_layers = plan.layout.stages > 1;
   PhaseStepOptions options{
-      .model = models.plain,
-      .overlapping_model = models.overlapping,
+      .model = divides_layers ? models.whole : models.plain,
+      .overlapping_model = divides_layers ? models.whole : models.overlapping,
       .roles = strategy::Roles(plan.layout).ExpandingFrom(question_.expand_from_tokens),
       .decode_roles = strategy::Roles(plan.decode.value_or(plan.layout))
                           .ExpandingFrom(question_.expand_from_tokens),
@@ -367,7 +369,9 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
     options.pipeline = strategy::PipelineOf(options);
   }
   if (plan.spilled_kv) options.spilled_kv = SpilledOf(plan, workload, workload.batch, groups);
-  const ShortModel& model = options.paging ? short_models_.overlapping : short_models_.plain;
+  const ShortModel& model = plan.layout.stages > 1 ? short_models_.whole
+                            : options.paging       ? short_models_.overlapping
+                                                   : short_models_.plain;
   return PredictStep({.spec = model.spec,
                       .options = std::move(options),
                       .groups = std::move(groups),

@@ -81,8 +81,10 @@ class PlanSearch {
   Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);
 
   const PlanQuestion& question_;
-  // A model that stands for the whole one, and one for steps in which layers overlap.
+  // A model that stands for the whole one, one for steps in which layers overlap, and the whole
+  // one, for plans that divide its layers.
   struct ShortModels {
+    ShortModel whole;
     ShortModel plain;
     ShortModel overlapping;
   };

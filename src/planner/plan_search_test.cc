@@ -86,6 +86,7 @@ TEST(PlanSearch, FindsTheBestOfAllThatCouldBeEnumerated) {
           for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
             plan::Plan plan = candidate.plan;
             plan.pipeline = {.chunks = chunks, .cut = cut, .micro_batches = micro_batches};
+            if (!plan::CheckLayout(plan)) continue;  // chunks of whole layers
             const auto figures = search.FiguresOf(candidate.setup, plan, asked.workload);
             ASSERT_TRUE(figures.ok());
             EXPECT_GE(figures->score, best * (1 - 1e-9)) << plan::ToText(plan.layout);
@@ -101,6 +102,33 @@ TEST(PlanSearch, UsesFewerRanksWhereLinksAreSlow) {
   EXPECT_EQ(ChosenOf(Search(slow)).setup.num_ranks, 1);
   Asked fast(1e10);
   EXPECT_EQ(ChosenOf(Search(fast)).setup.num_ranks, 4);
+}
+
+// One row from rank to rank, where other layouts exchange rows in every layer.
+TEST(PlanSearch, DividesLayersWhereLinksAreSlowAndThereAreManySequences) {
+  Asked asked(2e7, {1, 2, 4});
+  asked.workload.batch = 32;
+  const PlanAnswer answer = Search(asked);
+  const Candidate& chosen = ChosenOf(answer);
+  EXPECT_GT(chosen.plan.layout.stages, 1) << Describe(chosen);
+  EXPECT_GE(chosen.plan.pipeline.micro_batches, chosen.plan.layout.stages);
+  EXPECT_EQ(chosen.plan.pipeline.chunks, 1);
+  EXPECT_TRUE(KeepsLogits(asked.spec, chosen.plan, /*one_host=*/false));
+  EXPECT_THAT(Describe(chosen), HasSubstr("layers=pp"));
+  // Without micro-batches one rank computes while the others wait.
+  asked.question.passes_off = {"micro_batches"};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.layout.stages, 1);
+}
+
+// A rank of half the rate has half the layers.
+TEST(PlanSearch, UnlikeRanksHaveAsManyLayersAsTheyAreFast) {
+  Asked asked(2e7, {2});
+  asked.profile.steps.front().rank_factors = {1, 2};
+  asked.workload.batch = 32;
+  asked.question.constraints.num_ranks = 2;
+  const PlanAnswer answer = Search(asked);
+  const Candidate& chosen = ChosenOf(answer);
+  EXPECT_EQ(chosen.plan.layout.stage_weights, (std::vector{2, 1})) << Describe(chosen);
 }
 
 TEST(PlanSearch, OverlapsWhereExchangesTakeAsLongAsComputing) {

@@ -74,6 +74,7 @@ cost::ExpectedSizes ExpectSizes(const StepQuestion& question) {
   const strategy::Roles& roles = question.options.roles;
   cost::ExpectedRouting routing;
   routing.micro_batches = question.options.pipeline.micro_batches;
+  routing.rows_pass_through = roles.num_stages() > 1;
   SetExperts(question, routing);
   for (int rank = 0; rank < roles.num_ranks(); ++rank) {
     const auto& attention = roles.of(rank).attention;

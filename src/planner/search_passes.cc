@@ -123,10 +123,15 @@ void AddLayouts(PlanSearch& search) {
       search.Reject(search.candidates()[i],
                     WhyNotInDecode(usual.plan, *constraints.decode_experts));
     }
-    for (const Layout& layout : wanted ? std::vector{*wanted} : LayoutsOf(usual.setup.num_ranks)) {
+    for (const Layout& layout :
+         wanted ? std::vector{*wanted}
+                : LayoutsOf(usual.setup.num_ranks, search.question().spec.num_layers())) {
       Candidate candidate = usual;
       candidate.plan.layout = layout;
       if (layout.disaggregates) continue;  // AddDisaggregated does
+      // Ranks with some layers each have all experts of these in both phases.
+      if (!wanted && layout.stages > 1 && constraints.decode_experts) continue;
+      if (!plan::CheckLayout(candidate.plan)) continue;  // what was asked for it has not
       if (!constraints.decode_experts) {
         search.Add(std::move(candidate));
         continue;
@@ -306,7 +311,9 @@ void AddWires(PlanSearch& search) {
   std::vector<Candidate> exact;
   for (const Candidate& each : search.candidates()) {
     // Rows of no bytes would not do: PruneByBound says so of the plan itself.
-    const bool could_win = each.is_ranked() && each.setup.num_ranks > 1 && LeastScore(each) < least;
+    // Rows of whole layers are never rounded.
+    const bool could_win = each.is_ranked() && each.setup.num_ranks > 1 &&
+                           each.plan.layout.stages == 1 && LeastScore(each) < least;
     if (could_win) exact.push_back(each);
   }
   AddWiresOf(search, exact);
@@ -361,7 +368,8 @@ constexpr SearchPass kPasses[] = {
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
     {"cuts", "chunks of experts that end where expected work and bytes say", AddCuts},
-    {"micro_batches", "steps in parts, one of which computes while another exchanges",
+    {"micro_batches",
+     "steps in parts, one of which computes while another exchanges or is on the next rank",
      AddMicroBatches},
 };
 

@@ -24,6 +24,20 @@ std::vector<double> FactorsOfShares(const strategy::Layout& layout,
   return factors;
 }
 
+// Of layers that are divided: as many for each rank as it is fast.
+void AddUnequalStages(PlanSearch& search, const Candidate& alike) {
+  const auto num_layers = static_cast<int>(search.question().spec.layers.size());
+  const strategy::Layout& layout = alike.plan.layout;
+  if (layout.stages > num_layers || !layout.stage_weights.empty()) return;
+  const std::vector<double> factors = search.question().source.RankFactorsOf(alike.setup);
+  if (std::ssize(factors) != layout.stages) return;
+  const std::vector<int> shares = SharesByRate(factors, num_layers);
+  if (std::ranges::count(shares, shares.front()) == std::ssize(shares)) return;
+  Candidate candidate = alike;
+  candidate.plan.layout.stage_weights = shares;
+  search.Add(std::move(candidate));
+}
+
 }  // namespace
 
 std::vector<int> SharesByRate(std::span<const double> factors, int num_experts) {
@@ -57,7 +71,9 @@ void AddUnequalShares(PlanSearch& search) {
   for (size_t i = 0; i < count; ++i) {
     const Candidate alike = search.candidates()[i];
     const strategy::Layout& layout = alike.plan.layout;
-    if (!alike.rejected_by.empty() || alike.plan.decode || layout.expert_ep < 2) continue;
+    if (!alike.rejected_by.empty() || alike.plan.decode) continue;
+    if (layout.stages > 1) AddUnequalStages(search, alike);
+    if (layout.expert_ep < 2) continue;
     if (layout.expert_ep > num_experts || !layout.expert_weights.empty()) continue;
     const std::vector<double> factors = question.source.RankFactorsOf(alike.setup);
     if (std::ssize(factors) != layout.num_ranks()) continue;

@@ -136,6 +136,13 @@ ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertS
   return model;
 }
 
+ShortModel Unshortened(const model::ModelSpec& spec,
+                       const std::vector<cost::ExpertShares>& shares) {
+  return {.spec = DecoderOf(spec, spec.layers),
+          .counts = std::vector<double>(spec.layers.size(), 1),
+          .shares = shares};
+}
+
 WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
   WholeStep whole{.seconds = step.seconds,
                   .once_seconds = step.once_seconds,

@@ -26,6 +26,9 @@ struct ShortModel {
 ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
                    bool is_overlapping = false);
 
+// All layers, each for itself: where they are divided over ranks.
+ShortModel Unshortened(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares);
+
 struct WholeStep {
   double seconds = 0;
   // Of the tasks that are waited for; with once_seconds they sum to seconds.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "strategy/layer_pipeline.h"
 
 namespace convene::runtime {
 namespace {
@@ -12,6 +13,7 @@ using Send = std::vector<std::span<const std::byte>>;
 using Receive = std::vector<std::span<std::byte>>;
 
 using device::Frame;
+using device::kCombineQueue;
 using device::kDispatchQueue;
 using device::OwnRows;
 using device::TravellingRows;
@@ -88,13 +90,30 @@ std::unique_ptr<comm::Exchange> RowExchange::StartScatterSums(const Frame& frame
   return group_->StartAllToAll(kDispatchQueue, send, receive, std::move(what));
 }
 
+std::unique_ptr<comm::Exchange> RowExchange::StartPassRows(const Frame& frame, int from,
+                                                           std::string what) {
+  Send send(static_cast<size_t>(roles_.num_ranks()));
+  Receive receive(send.size());
+  const std::span<std::byte> rows =
+      frame.memory->HostRows(TravellingRows::kHidden, {0, frame.rows.num_rows()});
+  if (from == rank_) {
+    send[from + 1] = rows;
+  } else {
+    receive[from] = rows;
+  }
+  const int queue =
+      strategy::LaneBehind(from) == schedule::LaneKind::kSend ? kDispatchQueue : kCombineQueue;
+  return group_->StartAllToAll(queue, send, receive, std::move(what));
+}
+
 std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
                                                              TravellingRows kind,
                                                              std::span<uint32_t> statuses) {
   Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
   if (rank_ != 0) {
-    if (!frame.rows.wanted().empty()) send[0] = frame.memory->HostRows(kind, frame.own());
+    const bool has_some = roles_.of(rank_).gives_output() && !frame.rows.wanted().empty();
+    if (has_some) send[0] = frame.memory->HostRows(kind, frame.own());
   } else {
     for (int rank = 1; rank < roles_.num_ranks(); ++rank) {
       const size_t size = RowBytes(frame, kind) * frame.wanted_counts[rank];

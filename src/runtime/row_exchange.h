@@ -30,6 +30,10 @@ class RowExchange {
   // Partial sums to the rows' owners.
   std::unique_ptr<comm::Exchange> StartScatterSums(const device::Frame& frame, std::string what);
 
+  // All rows of the residual stream from rank `from` to the one behind it, one of which this is.
+  std::unique_ptr<comm::Exchange> StartPassRows(const device::Frame& frame, int from,
+                                                std::string what);
+
   // Rank 0 gets everybody's rows of the kind whose output is wanted: all own rows, or none. With
   // them every rank gets `statuses` of all others (by rank; its own is sent), which ends a step.
   std::unique_ptr<comm::Exchange> StartGatherRows(const device::Frame& frame,

@@ -69,7 +69,7 @@ device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
                                               const TransformerOptions& options, int most_rows) {
   const ParallelOptions& parallel = options.parallel;
   const device::WireRows wire = WireRowsOf(spec, options);
-  device::ExpertRows::Options rows{.roles = parallel.roles,
+  device::ExpertRows::Options rows{.roles = parallel.SeenRoles(),
                                    .pipeline = parallel.pipeline,
                                    .rank = parallel.rank(),
                                    .dispatch_row_bytes = wire.dispatch_bytes,

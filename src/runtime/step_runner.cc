@@ -12,6 +12,7 @@
 #include "runtime/cut_step.h"
 #include "runtime/record_sizes.h"
 #include "runtime/step_memory.h"
+#include "strategy/layer_pipeline.h"
 
 namespace convene::runtime {
 
@@ -83,6 +84,7 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
     at(kReduce) = {.run = &StepRunner::Reduce, .skip = &StepRunner::SkipReduce};
     at(kCombine).start = &StepRunner::Combine;
     at(kFinish).run = &StepRunner::Finish;
+    at(kPassRows).start = &StepRunner::PassRows;
     at(kGatherRows).start = &StepRunner::GatherRows;
     at(kHead).run = &StepRunner::RunHead;
     at(kCrossStore).run = &StepRunner::CrossStore;
@@ -113,7 +115,7 @@ Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& wei
   auto stream = device.CreateStream(weights, *runner->cache_,
                                     {.activations = options.activations,
                                      .wire = WireRowsOf(spec, options),
-                                     .roles = parallel.roles,
+                                     .roles = parallel.SeenRoles(),
                                      .rank = parallel.rank(),
                                      .whole_spec = parallel.WholeOf(spec),
                                      .shape = shape,
@@ -246,7 +248,7 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
             "a step of {} parts", spilled_->num_parts());
     }
     frame.Begin(std::move(sequences));
-    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase), pipeline,
+    frame.expert_rows.Use(options_.parallel.RolesIn(program.key.phase).SeenFrom(rank_), pipeline,
                           program.key.paging ? program.key.paging->chunks : 1);
     // Where weights are lent there, the host says when they come.
     frame.is_seen_at_end_alone = keeps_routing_ && num_frames_ == 1 && !encodes_ &&
@@ -588,6 +590,12 @@ std::unique_ptr<comm::Exchange> StepRunner::NormSums(const Task& task, Frame& fr
 
 std::unique_ptr<comm::Exchange> StepRunner::ScatterSums(const Task& task, Frame& frame) {
   return row_exchange_.StartScatterSums(frame, NameOf("partial sums", task));
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::PassRows(const Task& task, Frame& frame) {
+  const bool sends = task.lane.kind == strategy::LaneBehind(rank_);
+  return row_exchange_.StartPassRows(frame, sends ? rank_ : rank_ - 1,
+                                     NameOf("passing rows", task));
 }
 
 std::unique_ptr<comm::Exchange> StepRunner::GatherRows(const Task& task, Frame& frame) {

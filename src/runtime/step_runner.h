@@ -172,6 +172,7 @@ class StepRunner : public LaneWork {
   std::unique_ptr<comm::Exchange> GatherNormed(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> NormSums(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> ScatterSums(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> PassRows(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> GatherRows(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> MoveExperts(const Task& task, Frame& frame);
 

@@ -62,6 +62,8 @@ struct ParallelOptions {
   const strategy::Roles& RolesIn(strategy::Phase phase) const {
     return phase == strategy::Phase::kDecode && decode_roles ? *decode_roles : roles;
   }
+  // As this rank sees them, where each has some of the layers.
+  strategy::Roles SeenRoles() const { return roles.SeenFrom(rank()); }
   int rank() const { return group != nullptr ? group->rank() : rank_without_group; }
   const model::ModelSpec& WholeOf(const model::ModelSpec& share) const {
     return whole_spec != nullptr ? *whole_spec : share;

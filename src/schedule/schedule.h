@@ -35,6 +35,7 @@ struct Lane {
 enum class TaskKind {
   // Of a step.
   kEmbed,
+  kPassRows,    // collective: all rows from a rank with some layers to the one with the next ones
   kGatherRows,  // collective: the rows whose logits are wanted, to rank 0
   kHead,
   // Of a layer: attention.

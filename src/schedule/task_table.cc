@@ -22,6 +22,7 @@ const std::vector<Row>& Rows() {
   static const std::vector<Row> rows = {
       // Of a step.
       {kEmbed, "embed", {Writes(Thing::kHidden)}},
+      {kPassRows, "pass_rows", {Writes(Thing::kHidden)}, Row::kCollective},
       // Each rank says there whether its tasks have failed, so that its experts must be done.
       {kGatherRows,
        "gather_rows",

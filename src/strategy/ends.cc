@@ -28,7 +28,7 @@ RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& aft
   const auto to_head = [&](int rank) {
     Work work{.link_bytes = schedule::Constant(double{kStatusBytes} * (step.num_ranks() - 1))};
     const Role& role = step.roles().of(rank);
-    if (!role.has_head && role.owns_rows()) {
+    if (!role.has_head && role.gives_output()) {
       work.link_bytes.push_back({row_bytes, {.kind = SizeKind::kWanted, .from = rank}});
     }
     return work;
@@ -43,7 +43,7 @@ void AddHead(StepBuilder& step, const std::vector<RankTasks>& after) {
     Work head{.memory_bytes = {{elements * step.options().bytes.weights}}};
     for (int i = 0; i < micro_batches; ++i) {
       for (int rank = 0; rank < step.num_ranks(); ++rank) {
-        if (!step.roles().of(rank).owns_rows()) continue;
+        if (!step.roles().of(rank).gives_output()) continue;
         head.flops.push_back(
             {2 * elements,
              {.kind = SizeKind::kWanted, .from = rank, .micro_batch = micro_batches > 1 ? i : -1}});

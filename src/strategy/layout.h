@@ -1,6 +1,7 @@
 // The short form of a plan's roles: degrees of attention and experts. All ranks are alike up to the
 // sizes of their shares of the experts, or there are two kinds of ranks, of which one has attention
-// and the other the experts. Which rank then has what is role.h's.
+// and the other the experts, or each rank has some of the layers. Which rank then has what is
+// role.h's.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +23,17 @@ struct Layout {
   // Of a layout that disaggregates the ranks with attention, in increasing order, as many as it has
   // of them; none: the first ones. All other ranks have the experts.
   std::vector<int> attention_ranks = {};
+  // Layers are divided instead (pipeline parallelism): consecutive ones of so many parts, each of
+  // which one rank has whole. All degrees above are 1 then.
+  int stages = 1;
+  std::vector<int> stage_weights = {};  // of the stages; none: they are alike
 
   int num_attention_ranks() const { return attention_tp * attention_dp; }
   int num_expert_ranks() const { return expert_ep * expert_tp; }
-  int num_ranks() const { return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0); }
+  int num_ranks() const {
+    if (stages > 1) return stages;
+    return num_attention_ranks() + (disaggregates ? num_expert_ranks() : 0);
+  }
 
   // Whether a rank has attention.
   bool attends(int rank) const {

@@ -1,6 +1,9 @@
 #include "strategy/role.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -62,6 +65,10 @@ Roles::Roles(const Layout& layout)
             std::ssize(layout.attention_ranks) == layout.num_attention_ranks(),
         "{} ranks for {} with attention", layout.attention_ranks.size(),
         layout.num_attention_ranks());
+  if (layout.stages > 1) {
+    DivideLayers();
+    return;
+  }
   for (int rank = 0; rank < num_ranks(); ++rank) {
     Role& role = roles_[rank];
     role.attention.reset();
@@ -82,6 +89,43 @@ Roles::Roles(const Layout& layout)
   }
 }
 
+void Roles::DivideLayers() {
+  const std::vector<int>& weights = layout_.stage_weights;
+  CHECK(layout_.num_attention_ranks() == 1 && layout_.num_expert_ranks() == 1 &&
+            !layout_.disaggregates && (weights.empty() || std::ssize(weights) == layout_.stages),
+        "a stage of {} is one rank", layout_.stages);
+  const int sum =
+      weights.empty() ? layout_.stages : std::accumulate(weights.begin(), weights.end(), 0);
+  int first = 0;
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    const int end = first + (weights.empty() ? 1 : weights[static_cast<size_t>(rank)]);
+    roles_[rank].stage = {.first = first, .end = end, .of = sum};
+    roles_[rank].has_head = rank == 0;
+    first = end;
+  }
+  attention_ranks_ = {num_ranks() - 1};
+  expert_ranks_ = {num_ranks() - 1};
+}
+
+int Roles::StageOf(int layer, int num_layers) const {
+  int rank = 0;
+  while (num_stages() > 1 && !roles_[rank].stage.HasLayer(layer, num_layers)) ++rank;
+  return rank;
+}
+
+Roles Roles::SeenFrom(int rank) const {
+  Roles seen = *this;
+  if (num_stages() == 1) return seen;
+  for (int other = 0; other < num_ranks(); ++other) {
+    if (other == rank) continue;
+    seen.roles_[other].attention.reset();
+    seen.roles_[other].experts.reset();
+  }
+  seen.attention_ranks_ = {rank};
+  seen.expert_ranks_ = {rank};
+  return seen;
+}
+
 Roles Roles::ExpandingFrom(int tokens) const {
   Roles roles = *this;
   for (Role& role : roles.roles_) {
@@ -93,6 +137,9 @@ Roles Roles::ExpandingFrom(int tokens) const {
 std::vector<std::string> Roles::Names() const {
   std::vector<std::string> names;
   for (const Role& role : roles_) names.emplace_back(role.name());
+  for (int rank = 0; num_stages() > 1 && rank < num_ranks(); ++rank) {
+    names[rank] = fmt::format("stage {} of {}", rank + 1, num_stages());
+  }
   return names;
 }
 

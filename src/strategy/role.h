@@ -61,14 +61,37 @@ struct ExpertRole {
   bool operator==(const ExpertRole&) const = default;
 };
 
+// Some of the decoder's layers, where they are divided: of `of` equal parts those from `first` to
+// before `end`.
+struct StageRole {
+  int first = 0;
+  int end = 1;
+  int of = 1;
+
+  bool is_first() const { return first == 0; }
+  bool is_last() const { return end == of; }
+  Part LayersOf(int num_layers) const {
+    const int begin = PartOf(num_layers, first, of).first;
+    return {begin, end == of ? num_layers - begin : PartOf(num_layers, end, of).first - begin};
+  }
+  bool HasLayer(int layer, int num_layers) const {
+    const Part layers = LayersOf(num_layers);
+    return layer >= layers.first && layer < layers.first + layers.size;
+  }
+  bool operator==(const StageRole&) const = default;
+};
+
 // What a rank does; what is unset, other ranks do. By default all of it.
 struct Role {
   std::optional<AttentionRole> attention = AttentionRole{};
   std::optional<ExpertRole> experts = ExpertRole{};
+  StageRole stage = {};  // where both are of some layers alone
   bool has_head = true;
 
   bool owns_rows() const { return attention.has_value(); }
   bool has_experts() const { return experts.has_value(); }
+  // Whether its rows are those that the head is computed of.
+  bool gives_output() const { return owns_rows() && stage.is_last(); }
   // For messages and pictures: "attention" or "experts" of a rank that has one of them alone, ""
   // of one that has both.
   const char* name() const { return !experts ? "attention" : !attention ? "experts" : ""; }
@@ -121,20 +144,29 @@ class Roles {
   int num_expert_ranks() const { return layout_.num_expert_ranks(); }
   // Whether each rank has both attention and experts.
   bool are_whole() const { return !layout_.disaggregates; }
+  // Ranks that have some layers each, one behind the other; 1: all ranks have all layers.
+  int num_stages() const { return layout_.stages; }
+  int StageOf(int layer, int num_layers) const;
+  // As the rank of one stage sees them: it has attention and experts, and the others neither. With
+  // one stage: as they are.
+  Roles SeenFrom(int rank) const;
 
+  // Where layers are divided: that of the last stage, whose rows the head is computed of.
   int RankOfPart(int group, int part) const {
     return attention_ranks_[group * attention_parts() + part];
   }
   int RankOfSlice(int share, int slice) const {
     return expert_ranks_[share * expert_slices() + slice];
   }
-  // By rank, as Role::name.
+  // By rank, as Role::name; of stages "stage 1 of 2".
   std::vector<std::string> Names() const;
   // The rank's experts of a layer with so many; none of a rank that has no experts.
   Part ExpertsOf(int rank, int num_experts) const;
   bool operator==(const Roles&) const = default;
 
  private:
+  void DivideLayers();
+
   Layout layout_;
   ExpertSplit split_;
   std::vector<Role> roles_;           // by rank

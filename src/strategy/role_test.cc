@@ -116,6 +116,33 @@ TEST(Roles, HaveOneFormOfLatentAttentionOnAllRanks) {
   }
 }
 
+TEST(Roles, OfStagesHaveSomeOfTheLayersEach) {
+  const Roles roles = Layout{.stages = 3, .stage_weights = {1, 2, 1}};
+  EXPECT_EQ(roles.num_ranks(), 3);
+  EXPECT_EQ(roles.num_groups(), 1);
+  EXPECT_EQ(roles.of(0).stage.LayersOf(10), (Part{0, 2}));
+  EXPECT_EQ(roles.of(1).stage.LayersOf(10), (Part{2, 5}));
+  EXPECT_EQ(roles.of(2).stage.LayersOf(10), (Part{7, 3}));
+  for (int layer = 0; layer < 10; ++layer) {
+    EXPECT_EQ(roles.StageOf(layer, 10), layer < 2 ? 0 : layer < 7 ? 1 : 2);
+  }
+  // The head is where it always is, its rows come from the last stage.
+  EXPECT_TRUE(roles.of(0).has_head);
+  EXPECT_FALSE(roles.of(2).has_head);
+  EXPECT_EQ(roles.RankOfPart(0, 0), 2);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(roles.of(rank).gives_output(), rank == 2);
+  // To itself a rank is the only one.
+  const Roles seen = roles.SeenFrom(1);
+  EXPECT_EQ(seen.num_ranks(), 3);
+  EXPECT_EQ(seen.RankOfSlice(0, 0), 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(seen.of(rank).owns_rows(), rank == 1);
+    EXPECT_EQ(seen.of(rank).has_experts(), rank == 1);
+  }
+  const Roles other = Layout{.attention_dp = 2, .expert_ep = 2};
+  EXPECT_EQ(other.SeenFrom(1), other);
+}
+
 TEST(ExpertSplit, WithEqualWeightsIsPartOf) {
   for (const int shares : {1, 2, 3, 7}) {
     for (const int weight : {1, 5}) {

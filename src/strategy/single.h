@@ -6,6 +6,7 @@
 
 namespace convene::strategy {
 
-void AddSingle(StepBuilder& step, const LayerWork& work, int layer);
+// Returns the last task of each rank.
+RankTasks AddSingle(StepBuilder& step, const LayerWork& work, int layer);
 
 }  // namespace convene::strategy

@@ -7,6 +7,7 @@
 #include "strategy/ends.h"
 #include "strategy/expert_parallel.h"
 #include "strategy/expert_pipeline.h"
+#include "strategy/layer_pipeline.h"
 #include "strategy/paged_experts.h"
 #include "strategy/single.h"
 #include "strategy/sliced_experts.h"
@@ -25,7 +26,10 @@ using schedule::Work;
 using enum schedule::TaskKind;
 
 void AddExperts(StepBuilder& step, const LayerWork& work, int layer) {
-  if (step.num_ranks() == 1) return AddSingle(step, work, layer);
+  if (step.num_ranks() == 1) {
+    AddSingle(step, work, layer);
+    return;
+  }
   if (step.options().pipeline.chunks > 1) return AddExpertPipeline(step, work, layer);
   if (step.roles().expert_split().num_shares() == 1) return AddSlicedExperts(step, work, layer);
   AddExpertParallel(step, work, layer);
@@ -76,6 +80,25 @@ RankTasks AddStack(StepBuilder& step) {
   return last;
 }
 
+// Layers on several ranks. The rows for the head are gathered behind all micro-batches, since a
+// lane of a rank between the ends would otherwise wait for one's before it hands the next one on.
+schedule::Schedule BuildLayerPipeline(const model::ModelSpec& spec, const StepOptions& options) {
+  CHECK(!spec.has_encoder() && options.pipeline.chunks == 1 && !options.paging && !options.loads,
+        "a stage has its experts in memory, and whole");
+  StepBuilder step(spec, options, /*encoder=*/false);
+  step.PauseOnlyWhereAsked();
+  const std::vector<RankTasks> normed =
+      step.BuildMicroBatches([&] { return AddLayerPipeline(step); });
+  std::vector<RankTasks> rows;
+  for (int i = 0; i < options.pipeline.micro_batches; ++i) {
+    step.UseMicroBatch(i);
+    rows.push_back(GatherWanted(step, spec.hidden_size * options.bytes.activations, normed[i]));
+  }
+  step.UseMicroBatch(-1);
+  AddHead(step, rows);
+  return step.Take();
+}
+
 }  // namespace
 
 Pipeline PipelineOf(const StepOptions& options) {
@@ -86,6 +109,7 @@ Pipeline PipelineOf(const StepOptions& options) {
 }
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
+  if (options.roles.num_stages() > 1) return BuildLayerPipeline(spec, options);
   StepBuilder step(spec, options, /*encoder=*/false);
   if (!options.roles.are_whole()) {
     CHECK(!spec.has_encoder(), "an encoder's inputs stay whole");

@@ -39,7 +39,13 @@ class StepBuilder {
   };
 
   // The ranks with such roles get tasks from Compute and Collective from here on; at first all do.
-  void UseRanks(bool (Role::*role)() const) { used_ = role; }
+  void UseRanks(bool (Role::*role)() const) {
+    used_ = [this, role](int rank) { return (roles().of(rank).*role)(); };
+  }
+  // Ranks `first` to `last`.
+  void UseRanks(int first, int last) {
+    used_ = [first, last](int rank) { return rank >= first && rank <= last; };
+  }
   void UseAllRanks() { used_ = nullptr; }
   // Of these tasks those of the ranks in use.
   RankTasks OfUsedRanks(RankTasks tasks) const;
@@ -79,7 +85,7 @@ class StepBuilder {
  private:
   schedule::TaskId Add(schedule::TaskKind kind, int rank, schedule::LaneKind lane, At at,
                        schedule::Work work, const std::vector<RankTasks>& after);
-  bool uses(int rank) const { return used_ == nullptr || (roles().of(rank).*used_)(); }
+  bool uses(int rank) const { return !used_ || used_(rank); }
   bool WaitsForExchange(const std::vector<RankTasks>& after) const;
 
   // The tasks of a micro-batch, before they are brought together with others.
@@ -94,7 +100,7 @@ class StepBuilder {
   bool encoder_;
   int first_rank_ = 0;
   int end_rank_ = 1;
-  bool (Role::*used_)() const = nullptr;  // null: all
+  std::function<bool(int rank)> used_;  // none: all
   bool pauses_by_itself_ = true;
   int num_collectives_ = 0;
   int micro_batch_ = -1;  // that is being built

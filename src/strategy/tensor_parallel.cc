@@ -2,7 +2,8 @@
 
 namespace convene::strategy {
 
-void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cross) {
+void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cross,
+                  const RankTasks& after) {
   using enum schedule::TaskKind;
   using schedule::LaneKind;
   const StepBuilder::At at{.layer = layer, .cross = cross};
@@ -14,15 +15,18 @@ void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cros
     return cross ? work.CrossAttention(rank) : work.Attention(rank, is_projected);
   };
   if (num_parts == 1) {
-    step.Compute(kAttention, at, attention);
+    step.Compute(kAttention, at, attention, {after});
     return;
   }
   const auto group_of = [&](int rank) { return step.roles().of(rank).attention->group; };
   const double hidden = step.spec().hidden_size;
   const ElementBytes& bytes = step.options().bytes;
-  const RankTasks normalize = step.Compute(kNormalize, at, [&](int rank) {
-    return cross ? work.Rows(rank, hidden * 6) : work.RowsBefore(rank, hidden * 6);
-  });
+  const RankTasks normalize =
+      step.Compute(kNormalize, at,
+                   [&](int rank) {
+                     return cross ? work.Rows(rank, hidden * 6) : work.RowsBefore(rank, hidden * 6);
+                   },
+                   {after});
   RankTasks gathered = step.Collective(
       kGatherNormed, LaneKind::kSend, at,
       [&](int rank) { return work.GatherNormed(rank, bytes.activations, cross); }, {normalize},

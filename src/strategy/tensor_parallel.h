@@ -9,7 +9,9 @@
 
 namespace convene::strategy {
 
-// `cross`: the decoder's attention to the encoder's output.
-void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cross);
+// `cross`: the decoder's attention to the encoder's output. `after`: what its first task waits for
+// besides what is before it on its lane.
+void AddAttention(StepBuilder& step, const LayerWork& work, int layer, bool cross,
+                  const RankTasks& after = {});
 
 }  // namespace convene::strategy

@@ -63,6 +63,11 @@ ComparedBytes::ComparedBytes(const checkpoint::Checkpoint& checkpoint, const Sha
     // The head is rank 0's alone.
     const bool is_vector = !packed.contains(&tensor) && tensor.role != model::TensorRole::kHead;
     if (!is_vector || IsOfRoutedExpert(tensor.role)) continue;
+    // What ranks with other layers have.
+    const bool is_here =
+        tensor.layer >= 0 ? share.stage.HasLayer(tensor.layer, checkpoint.spec().num_layers())
+                          : share.with_embedding() || tensor.role != model::TensorRole::kEmbedding;
+    if (!is_here) continue;
     const checkpoint::TensorView view = checkpoint.View(tensor);
     vectors_.push_back({.bytes = view.bytes,
                         .tensor = &tensor,

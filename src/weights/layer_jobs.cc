@@ -252,14 +252,17 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
   if (share.with_attention) {
     weights->final_norm = tensors.Vector(TensorRole::kFinalNorm);
     weights->relative_bias = RelativeBias(reading, whole.layers);
+  }
+  if (share.with_embedding()) {
     jobs->PackStacked(weights->embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
   }
   // A head that is the embedding has been packed with it, but on a rank that does not embed.
-  if (share.with_head && !(share.with_attention && weights->embedding_is_head())) {
+  if (share.with_head && !(share.with_embedding() && weights->embedding_is_head())) {
     const TensorRole role = whole.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead;
     jobs->PackStacked(weights->head, {PackJobs::All(tensors.Get(role))});
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
+    if (!share.stage.HasLayer(layer, whole.num_layers())) continue;
     LayerJobs(reading, whole.layers[layer], layer, &weights->layers[layer]);
   }
 }

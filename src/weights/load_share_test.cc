@@ -239,8 +239,15 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
   void ExpectLayers(const std::vector<model::LayerSpec>& specs,
                     const std::vector<LayerWeights>& local,
                     const std::vector<LayerWeights>& whole) const {
+    const auto num_layers = static_cast<int>(specs.size());
     for (size_t i = 0; i < specs.size(); ++i) {
       SCOPED_TRACE(fmt::format("layer {}", i));
+      if (!share_.stage.HasLayer(static_cast<int>(i), num_layers)) {
+        EXPECT_EQ(local[i].qkv.rows, 0);
+        EXPECT_FALSE(local[i].dense || local[i].moe);
+        EXPECT_TRUE(local[i].attention_norm.empty());
+        continue;
+      }
       ExpectAttention(specs[i].attention, local[i], whole[i]);
       if (whole[i].cross) ExpectCross(*specs[i].cross_attention, *local[i].cross, *whole[i].cross);
       EXPECT_EQ(local[i].ffn_norm, whole[i].ffn_norm);
@@ -269,7 +276,11 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
                              share_.expert_share, share_.expert_shares.num_shares(),
                              share_.expert_slice, share_.expert_slices));
     EXPECT_EQ(local.bytes.size(), PackedSizeBytes(local.spec, formats_, share_));
-    ExpectSame(local.embedding, whole.embedding);
+    if (share_.with_embedding()) {
+      ExpectSame(local.embedding, whole.embedding);
+    } else {
+      EXPECT_EQ(local.embedding.rows, 0);
+    }
     if (share_.with_head) {
       ExpectSame(local.head, whole.head);
     } else {
@@ -346,6 +357,20 @@ TEST_P(LoadShareTest, DividesHeadsExpertsAndSlicesAtOnce) {
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     ExpectShareOf(whole, Load(formats, ShareOf(layout, rank)));
   }
+}
+
+TEST_P(LoadShareTest, StagesHaveSomeOfTheLayersWholeAndTogetherAll) {
+  const WeightFormats formats{.matrices = WeightFormat::kInt8};
+  const strategy::Layout layout{.stages = 2};
+  if (!Fits(formats, ShareOf(layout, 0))) GTEST_SKIP() << "it has an encoder";
+  const ModelWeights whole = Load(formats, {});
+  uint64_t total_bytes = 0;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    const ModelWeights local = Load(formats, ShareOf(layout, rank));
+    ExpectShareOf(whole, local);
+    total_bytes += ExpertBytes(local);
+  }
+  EXPECT_EQ(total_bytes, ExpertBytes(whole));
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, LoadShareTest, testing::ValuesIn(EveryFixture()),

@@ -86,11 +86,13 @@ void SetDecodeExperts(const Share& share, ModelWeights& weights) {
 }
 
 // Of the matrices and vectors of whole weights only a share's, which has some of the experts, or
-// all but the experts.
+// all but the experts, or some of the layers.
 void KeepTensors(const Share& share, ModelWeights& weights) {
   const auto keep_experts = [&](const std::vector<model::LayerSpec>& specs,
                                 std::vector<LayerWeights>& layers) {
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto num_layers = static_cast<int>(layers.size());
+    for (int layer = 0; layer < num_layers; ++layer) {
+      if (!share.stage.HasLayer(layer, num_layers)) layers[layer] = {};
       if (!layers[layer].moe) continue;
       MoeWeights& moe = *layers[layer].moe;
       const strategy::Part experts = ExpertsOf(*specs[layer].moe, share);
@@ -114,7 +116,7 @@ void KeepTensors(const Share& share, ModelWeights& weights) {
   if (weights.encoder) keep_experts(weights.spec.encoder_layers, weights.encoder->layers);
   keep_experts(weights.spec.layers, weights.layers);
   if (!share.with_head) weights.head = {};
-  if (!share.with_attention) weights.embedding = {};
+  if (!share.with_embedding()) weights.embedding = {};
 }
 
 }  // namespace

@@ -265,6 +265,31 @@ TEST_P(PackedDirectoryTest, MapsTheExpertsOfAShare) {
   }
 }
 
+TEST_P(PackedDirectoryTest, MapsTheLayersOfAStage) {
+  const ModelWeights whole = Write({.matrices = kernels::WeightFormat::kInt8});
+  const Share share = ShareOf(strategy::Layout{.stages = 2}, 1);
+  if (!LocalSpec(whole.spec, share, whole.formats)) GTEST_SKIP() << "it has an encoder";
+  auto opened = OpenPackedDirectory(target());
+  ASSERT_TRUE(opened) << opened.error().message;
+  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(mapped->storage.size_bytes(), PackedSizeBytes(mapped->spec, mapped->formats, share));
+  EXPECT_LT(mapped->storage.size_bytes(), whole.bytes.size());
+  EXPECT_EQ(mapped->head.rows, 0);
+  EXPECT_EQ(mapped->embedding.rows, 0);
+  const auto num_layers = static_cast<int>(whole.layers.size());
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const LayerWeights& there = whole.layers[static_cast<size_t>(layer)];
+    const LayerWeights& here = mapped->layers[static_cast<size_t>(layer)];
+    const bool has = share.stage.HasLayer(layer, num_layers);
+    EXPECT_EQ(here.qkv.rows, has ? there.qkv.rows : 0);
+    EXPECT_EQ(here.moe.has_value(), has && there.moe);
+    EXPECT_EQ(here.attention_norm.empty(), !has);
+    if (!has) continue;
+    EXPECT_EQ(0, std::memcmp(here.qkv.data, there.qkv.data, there.qkv.size_bytes()));
+  }
+}
+
 TEST_P(PackedDirectoryTest, RefusesSharesThatCutMatrices) {
   Write({.matrices = kernels::WeightFormat::kInt8});
   for (const Share& share :

@@ -89,6 +89,28 @@ Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSp
   return {};
 }
 
+// A layer of another stage: nothing is computed of it, and nothing kept.
+void Empty(model::LayerSpec& layer) {
+  layer.attention.num_heads = layer.attention.num_kv_heads = 0;
+  layer.attention.latent.reset();
+  layer.moe.reset();
+  layer.dense_intermediate_size = 0;
+}
+
+Status CutStage(const Share& share, std::vector<model::LayerSpec>& layers) {
+  const auto num_layers = static_cast<int>(layers.size());
+  if (share.stage.of > 1 && share.stage.LayersOf(num_layers).size == 0) {
+    return Error{fmt::format(
+        "{} layers cannot be divided so that each rank has some: use fewer ranks, or weights of "
+        "the stages that are less unequal",
+        num_layers)};
+  }
+  for (int layer = 0; layer < num_layers; ++layer) {
+    if (!share.stage.HasLayer(layer, num_layers)) Empty(layers[layer]);
+  }
+  return {};
+}
+
 Status CutLayers(const Share& share, const WeightFormats& formats,
                  std::vector<model::LayerSpec>& layers) {
   for (model::LayerSpec& layer : layers) {
@@ -119,7 +141,8 @@ Share ShareOf(const strategy::Roles& roles, int rank) {
           .expert_slices = experts.slices,
           .with_head = role.has_head,
           .with_attention = role.owns_rows(),
-          .with_experts = role.has_experts()};
+          .with_experts = role.has_experts(),
+          .stage = role.stage};
 }
 
 Share ShareOf(const strategy::Roles& roles, const strategy::Roles& decode_roles, bool beside,
@@ -175,9 +198,15 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
         "an encoder's inputs stay whole: use a layout without --disaggregate, such as "
         "attention=dp2,experts=ep2"};
   }
+  if (whole.has_encoder() && share.stage.of > 1) {
+    return Error{
+        "the layers of an encoder-decoder model cannot be divided over ranks, since its decoder "
+        "waits for the whole encoder: use a layout such as attention=dp2,experts=ep2"};
+  }
   model::ModelSpec local = whole;
   if (Status cut = CutLayers(share, formats, local.encoder_layers); !cut) return cut.error();
   if (Status cut = CutLayers(share, formats, local.layers); !cut) return cut.error();
+  if (Status cut = CutStage(share, local.layers); !cut) return cut.error();
   return local;
 }
 

@@ -1,9 +1,10 @@
 // What of a model's weights a rank holds, and the model as it looks there: fewer heads, narrower
 // experts. Reads nothing.
 //
-// Divided are the attention's heads, the experts, and each expert along its intermediate size.
-// Everything else is on every rank that has attention: dense blocks, shared experts, routers,
-// norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
+// Divided are the attention's heads, the experts, and each expert along its intermediate size; or
+// the layers, of which a rank then has some whole, and the first one the embedding. Everything else
+// is on every rank that has attention: dense blocks, shared experts, routers, norms, embeddings,
+// the latents of latent attention. A bias of a sum over ranks is part 0's alone.
 #pragma once
 
 #include <optional>
@@ -29,6 +30,7 @@ struct Share {
   // it.
   bool with_attention = true;
   bool with_experts = true;
+  strategy::StageRole stage = {};  // of the decoder's layers those that it has
 
   // Of the decoder's experts in steps of generated tokens alone, where it is another part
   // (phased_weights.h). All above is of prefill.
@@ -43,6 +45,7 @@ struct Share {
   };
   std::optional<DecodeExperts> decode = {};
 
+  bool with_embedding() const { return with_attention && stage.is_first(); }
   bool operator==(const Share&) const = default;
 };
 
@@ -65,9 +68,10 @@ Result<model::ModelSpec> WidestSpec(const model::ModelSpec& whole, const Share& 
 
 // The model as a rank sees it whose weights are `share`: of each attention its own heads
 // (HeadsOf), of each expert its slice (SliceOf); num_experts stays that of the router. What it has
-// not has no heads, or an intermediate size of 0. `tensors` stay those of the checkpoint. Errors:
-// an encoder-decoder model without attention or experts; degrees that do not fit, a share of the
-// experts (any, so that all ranks find the same) that would be none; they say what fits.
+// not has no heads, or an intermediate size of 0; of layers of other stages nothing is left.
+// `tensors` stay those of the checkpoint. Errors: an encoder-decoder model without attention or
+// experts, or in stages; degrees that do not fit, a share of the experts (any, so that all ranks
+// find the same) that would be none; they say what fits.
 Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& share,
                                    const WeightFormats& formats);
 

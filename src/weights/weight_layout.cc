@@ -108,8 +108,11 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
                  WeightFormat format, const Share& share, uint64_t room_bytes, Placer* placer,
                  std::vector<LayerWeights>* weights) {
   const int hidden = spec.hidden_size;
-  for (const model::LayerSpec& layer : layers) {
+  const auto num_layers = static_cast<int>(layers.size());
+  for (int i = 0; i < num_layers; ++i) {
+    const model::LayerSpec& layer = layers[static_cast<size_t>(i)];
     LayerWeights& placed = weights->emplace_back();
+    if (!share.stage.HasLayer(i, num_layers)) continue;
     if (share.with_attention) PlaceAttention(layer, format, hidden, placer, &placed);
     if (layer.moe) {
       placed.moe = PlaceMoe(*layer.moe, format, hidden, share, room_bytes, placer);
@@ -153,10 +156,10 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
   weights->encoder.reset();
   weights->head = {};
   weights->embedding = {};
-  if (share.with_head || (share.with_attention && weights->embedding_is_head())) {
+  if (share.with_head || (share.with_embedding() && weights->embedding_is_head())) {
     weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
   }
-  if (share.with_attention) {
+  if (share.with_embedding()) {
     weights->embedding = weights->embedding_is_head()
                              ? weights->head
                              : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);

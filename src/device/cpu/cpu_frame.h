@@ -20,8 +20,9 @@ class CpuFrame final : public FrameMemory {
 
   std::span<std::byte> exchange() const override { return activations.exchange.bytes(); }
   std::span<std::byte> HostRows(TravellingRows kind, OwnRows rows) const override {
-    const RowBuffer& buffer =
-        kind == TravellingRows::kNormed ? activations.normed : activations.normed_float;
+    const RowBuffer& buffer = kind == TravellingRows::kNormed   ? activations.normed
+                              : kind == TravellingRows::kStates ? activations.normed_float
+                                                                : activations.hidden;
     return {buffer.row(rows.first), static_cast<size_t>(rows.count * buffer.stride_bytes)};
   }
 
