@@ -262,7 +262,7 @@ class Run {
     }
     const auto start = std::chrono::steady_clock::now();
     const Status done =
-        plan.transformer->Forward(plan.sequences->step(), [](int, int, std::span<const float>) {});
+        plan.transformer->Forward(plan.sequences->step(), [](int, int, const runtime::Logits&) {});
     CHECK(done.ok(), "{}", done.error().message);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

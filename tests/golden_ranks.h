@@ -65,6 +65,18 @@ inline std::vector<Division> Divisions() {
       {"tp4_ep2tp2", {4, 1, 2, 2}},
       {"tp2dp2_ep4", {2, 2, 4, 1}},
       {"dp4_ep2tp2_five_groups_of_experts", {1, 4, 2, 2}, {5, ChunkCut::kExperts, true}},
+      {"tp2_head", {.attention_tp = 2, .expert_tp = 2, .divides_head = true}},
+      {"tp2_shared", {.attention_tp = 2, .expert_tp = 2, .divides_shared = true}},
+      {"slice3_shared_head",
+       {.attention_dp = 3, .expert_tp = 3, .divides_head = true, .divides_shared = true}},
+      {"slice2_shared_two_micro_batches",
+       {.attention_dp = 2, .expert_tp = 2, .divides_shared = true},
+       {.micro_batches = 2}},
+      {"ep2_head", {.attention_dp = 2, .expert_ep = 2, .divides_head = true}},
+      {"ep2_head_two_micro_batches",
+       {.attention_dp = 2, .expert_ep = 2, .divides_head = true},
+       {.micro_batches = 2}},
+      {"ep3_head", {.attention_dp = 3, .expert_ep = 3, .divides_head = true}},
       {"pp2", {.stages = 2}},
       {"pp2_three_micro_batches", {.stages = 2}, {.micro_batches = 3}},
       {"pp2_without_overlap", {.stages = 2}, {.overlap = false}},
@@ -180,6 +192,7 @@ struct Work {
   std::vector<int> most_tokens = {130, 1000};
   int num_generated = 6;
   bool all_in_first_group = false;
+  bool takes_largest = false;  // of the logits of generated tokens, and does not look at others
   bool tells_what_follows = false;  // whether the last step of prompts says that decode follows
   std::vector<strategy::Pipeline> pipelines = {};  // in turn, one before each step; none: stays
 
@@ -282,10 +295,16 @@ class PromptsRun {
                       .first_position = length + step_idx - 1,
                       .blocks = blocks_[i],
                       .prompt_length = length,
+                      .largest_suffices = work_.takes_largest,
                       .group = GroupOf(i)});
     }
     std::vector<int32_t> next(work_.prompts.size());
-    ExpectDone(transformer_.Forward(step, [&](int idx, int, std::span<const float> row) {
+    ExpectDone(transformer_.Forward(step, [&](int idx, int, const runtime::Logits& logits) {
+      if (logits.is_largest_alone()) {
+        next[idx] = logits.largest();
+        return;
+      }
+      const std::span<const float> row = logits;
       answers_.answer_logits[idx].insert(answers_.answer_logits[idx].end(), row.begin(), row.end());
       next[idx] = BestToken(row);
     }));

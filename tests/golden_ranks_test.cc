@@ -59,6 +59,36 @@ TEST_P(GoldenRanksOfSome, ChangeTheirPipelineBetweenStepsAndComputeTheSame) {
   ExpectSameAnswers(RunPrompts(*checkpoint_, divided, changing), one, is_exact);
 }
 
+TEST_P(GoldenRanksOfSome, CountTheTokensOfAllExpertsWhicheverLayersTheyHave) {
+  const Work work{.prompts = {prompts_[1], prompts_[2]}};
+  const auto counts_of = [&](const Division& division) {
+    std::vector<std::vector<int64_t>> counts;
+    RunPrompts(*checkpoint_, {.division = division, .record = true}, work,
+               [&](const runtime::RecordedStep& step) { counts = step.expert_tokens; });
+    return counts;
+  };
+  const auto one = counts_of(OneRank());
+  ASSERT_FALSE(one.empty());
+  for (const Division& division : Divisions()) {
+    if (division.layout.stages == 1 || !Fits(*checkpoint_, {.division = division})) continue;
+    EXPECT_EQ(counts_of(division), one) << division.name;
+  }
+}
+
+TEST_P(GoldenRanksOfSome, DivideAHeadOfWhichTheLargestLogitSuffices) {
+  const Answers one = RunPrompts(*checkpoint_, {}, {.prompts = prompts_});
+  for (const Division& division : Divisions()) {
+    if (!division.layout.divides_head) continue;
+    const DividedOptions divided{.division = division};
+    if (!Fits(*checkpoint_, divided)) continue;
+    SCOPED_TRACE(division.name);
+    const Answers answers =
+        RunPrompts(*checkpoint_, divided, {.prompts = prompts_, .takes_largest = true});
+    EXPECT_EQ(answers.tokens, one.tokens);
+    for (const auto& logits : answers.answer_logits) EXPECT_TRUE(logits.empty());
+  }
+}
+
 TEST_P(GoldenRanksOfSome, RoundNothingThatOneRankDoesNot) {
   // Over a float32 wire activations travel as they are.
   for (const WeightFormat format :

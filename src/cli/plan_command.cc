@@ -44,8 +44,7 @@ std::string PipelineOptions(const plan::Plan& plan) {
 
 std::string DecodeOptions(const plan::Plan& plan) {
   if (!plan.decode) return "";
-  const std::string decode = plan::ToText(*plan.decode);
-  std::string words = " --decode-experts " + decode.substr(decode.find("experts=") + 8);
+  std::string words = " --decode-experts " + plan::ExpertsText(*plan.decode);
   if (plan.loads_experts()) words += " --transition int4";
   if (plan.phase_change.epoch_steps > 0) {
     words += fmt::format(" --epoch-steps {}", plan.phase_change.epoch_steps);

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/parsed_by.h"
 #include "cli/value_options.h"
+#include "plan/disk_fields.h"
 
 namespace convene::cli {
 
@@ -319,6 +320,7 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
   if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
   if (const Status fits = plan::CheckLayout(plan); !fits) return fits.error();
   if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
+  if (const Status can = plan::CheckDiskFields(plan); !can) return can.error();
   return plan;
 }
 

@@ -60,12 +60,16 @@ struct Frame {
   // Of the layer in work, once they were fetched.
   std::vector<int32_t> experts;       // (own rows, top_k)
   std::vector<float> expert_weights;  // (own rows, top_k)
-  std::vector<int32_t> predicted;     // (own rows, top_k of that layer); none: nothing was
+  // (own rows), where shared experts are divided: what the output of theirs counts.
+  std::vector<float> shared_weights;
+  // Whether the rows visit one expert more, the shared one, in expert_rows.
+  bool visits_shared = false;
+  std::vector<int32_t> predicted;  // (own rows, top_k of that layer); none: nothing was
 
   ExchangeMemory exchange_memory;
   ExpertRows expert_rows;
   RowBuffers row_buffers;
-  std::vector<int> wanted_counts;  // rank 0: by rank, rows whose output is wanted
+  std::vector<int> wanted_counts;  // on ranks with the head: by rank, rows whose output is wanted
 };
 
 }  // namespace convene::device

@@ -66,12 +66,14 @@ enum class AttentionRows {
 
 // (rows, stride) float32 in host memory.
 struct FetchedRows {
-  const float* data = nullptr;
+  float* data = nullptr;
   int64_t stride = 0;
-  const float* row(int64_t row_idx) const { return data + row_idx * stride; }
+  float* row(int64_t row_idx) const { return data + row_idx * stride; }
 };
 
 struct FetchedLogits {
+  // (rows, vocab); of a rank with a part of the head its tokens' alone, in front, and there is room
+  // for the others'.
   FetchedRows rows;
   // Not null: the rows stayed on the device, where largest[i] was found to be the token of row i's
   // largest logit, the lowest one of equals; less than 0: some of its logits are NaN or infinite.
@@ -84,7 +86,7 @@ struct FetchedLogits {
 class Stream {
  public:
   // Of so many rows at most logits are computed at once.
-  static constexpr int kHeadRows = 128;
+  static constexpr int kHeadRows = strategy::kHeadRows;
 
   virtual ~Stream() = default;
 

@@ -36,14 +36,14 @@ planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
 }
 
 // Ranks of which one needs the most memory: rank 0, which has the head, one with attention, and of
-// the shares of the experts, or of the layers, the largest, the last of those that differ by one.
+// the shares of the experts the largest, the last of those that differ by one. Of layers, which are
+// not all alike, any may.
 std::set<int> LargestRanks(const strategy::Layout& layout) {
   const strategy::Roles roles = layout;
   if (roles.num_stages() > 1) {
-    const auto most = std::ranges::max_element(layout.stage_weights);
-    const auto heaviest = static_cast<int>(most - layout.stage_weights.begin());
-    const int last = roles.num_ranks() - 1;  // of like stages none has more layers
-    return {0, last, std::min(heaviest, last)};
+    std::set<int> all;
+    for (int rank = 0; rank < roles.num_ranks(); ++rank) all.insert(rank);
+    return all;
   }
   const std::vector<int>& weights = layout.expert_weights;
   int share = layout.expert_ep - 1;

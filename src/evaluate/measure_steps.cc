@@ -114,7 +114,8 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const strategy::Layout experts{.attention_dp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout heads{.attention_tp = num_ranks, .expert_ep = num_ranks};
   const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
-  const strategy::Layout all{.attention_tp = num_ranks, .expert_tp = num_ranks};
+  const strategy::Layout all{
+      .attention_tp = num_ranks, .expert_tp = num_ranks, .divides_head = true};
   for (const ModelShape& each : shapes) trials.push_back({each, experts, {}, cases});
   trials.push_back({shape(0), all, {}, cases});
   trials.push_back({shape(1), slices, {}, cases});
@@ -315,7 +316,7 @@ class Runner {
     }
     const auto start = Clock::now();
     const Status done =
-        transformer.Forward(sequences.step(), [](int, int, std::span<const float>) {});
+        transformer.Forward(sequences.step(), [](int, int, const runtime::Logits&) {});
     CHECK(done.ok(), "{}", done.error().message);
     return std::chrono::duration<double>(Clock::now() - start).count();
   }

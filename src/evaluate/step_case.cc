@@ -74,6 +74,7 @@ CaseSequences::CaseSequences(const StepCase& step_case, int num_groups, int voca
                      .blocks = blocks_[i],
                      .prompt_length = step_case.prompt_length(),
                      .first_logits_token = step_case.tokens - 1,
+                     .largest_suffices = true,  // as of greedy answers
                      .group = i % num_groups});
   }
 }

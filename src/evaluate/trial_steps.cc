@@ -31,6 +31,7 @@ StepToRun::StepToRun(const planner::StepSequences& groups, double count, strateg
            .blocks = blocks,
            .prompt_length = static_cast<int>(rows.prompt_length),
            .first_logits_token = static_cast<int>(rows.num_tokens - rows.num_wanted),
+           .largest_suffices = true,  // as of greedy answers
            .group = static_cast<int>(group)});
     }
     num_blocks_ = std::max(num_blocks_, first_block);

@@ -254,7 +254,7 @@ class Runner {
     }
     const auto start = Clock::now();
     const Status done = ready.transformer->Forward(
-        step.step(), [](int, int, std::span<const float>) {}, step.phase());
+        step.step(), [](int, int, const runtime::Logits&) {}, step.phase());
     if (!done && !failed_) failed_ = done.error();
     const double began = std::chrono::duration<double>(start.time_since_epoch()).count();
     return last_.start - began + last_.timeline.seconds();

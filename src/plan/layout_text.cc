@@ -21,7 +21,9 @@ constexpr std::string_view kDisaggregate = "disaggregate";
 constexpr std::string_view kLayers = "layers=";
 constexpr const char* kExample =
     "examples are attention=dp4,experts=ep4 and, where shares of the experts have weights (1 to "
-    "4096), attention=dp2,experts=ep3:1; or layers=pp2, where each rank has some of the layers";
+    "4096), attention=dp2,experts=ep3:1; with shared experts and the head divided, "
+    "too, attention=tp2,experts=tp2,shared=tp2,head=tp2; or layers=pp2, where each rank has some "
+    "of the layers";
 
 // Takes a number of 1 to kMostRanks off the front of `text`.
 bool TakeNumber(std::string_view* text, int* number) {
@@ -114,6 +116,10 @@ Status ParseExperts(std::string_view text, Layout* layout) {
 struct Said {
   bool attention = false;
   bool experts = false;
+  bool shared = false;
+  bool head = false;
+  int shared_parts = 1;
+  int head_parts = 1;
 };
 
 Status ParseParts(std::string_view text, Layout* layout, Said* said) {
@@ -125,18 +131,34 @@ Status ParseParts(std::string_view text, Layout* layout, Said* said) {
       layout->disaggregates = true;
       continue;
     }
-    const bool is_attention = part.starts_with("attention=");
-    if (std::exchange(is_attention ? said->attention : said->experts, true)) {
-      return Error{fmt::format("the layout {} gives {} twice; {}", Quote(text),
-                               is_attention ? "attention" : "the experts", kExample)};
+    struct Known {
+      std::string_view name;
+      const char* of;
+      bool* said;
+    };
+    const Known known[] = {{"attention=", "attention", &said->attention},
+                           {"experts=", "the experts", &said->experts},
+                           {"shared=", "the shared experts", &said->shared},
+                           {"head=", "the head", &said->head}};
+    const auto* const found =
+        std::ranges::find_if(known, [&](const Known& one) { return part.starts_with(one.name); });
+    if (found == std::end(known)) {
+      return Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
     }
+    if (std::exchange(*found->said, true)) {
+      return Error{
+          fmt::format("the layout {} gives {} twice; {}", Quote(text), found->of, kExample)};
+    }
+    const std::string_view value = part.substr(found->name.size());
     Status parsed;
-    if (is_attention) {
-      parsed = ParseAttention(part.substr(10), layout);
-    } else if (part.starts_with("experts=")) {
-      parsed = ParseExperts(part.substr(8), layout);
+    if (found->said == &said->attention) {
+      parsed = ParseAttention(value, layout);
+    } else if (found->said == &said->experts) {
+      parsed = ParseExperts(value, layout);
+    } else if (found->said == &said->shared) {
+      parsed = ParseDegrees("shared", value, {{"tp", &said->shared_parts}});
     } else {
-      parsed = Error{fmt::format("{} is no layout; {}", Quote(text), kExample)};
+      parsed = ParseDegrees("head", value, {{"tp", &said->head_parts}});
     }
     if (!parsed) return parsed;
   }
@@ -188,6 +210,40 @@ Result<Layout> ParseStages(std::string_view text) {
   return layout;
 }
 
+// "head=tp4": of all ranks, or of one.
+Status SetHead(std::string_view text, int head_parts, Layout* layout) {
+  if (head_parts <= 1) return {};
+  if (layout->disaggregates) {
+    return Error{fmt::format(
+        "the layout {} divides the head, which is on rank 0 where attention and experts are on "
+        "different ranks: leave head= out",
+        Quote(text))};
+  }
+  if (head_parts != layout->num_ranks()) {
+    return Error{fmt::format(
+        "the layout {} divides the head into {} parts; all {} ranks have one each (head=tp{}), or "
+        "rank 0 has it whole",
+        Quote(text), head_parts, layout->num_ranks(), layout->num_ranks())};
+  }
+  layout->divides_head = true;
+  return {};
+}
+
+// "shared=tp4": of all ranks, each of which has a slice of every other expert, too.
+Status SetShared(std::string_view text, int shared_parts, Layout* layout) {
+  if (shared_parts <= 1) return {};
+  const int num_ranks = layout->num_ranks();
+  if (layout->disaggregates || layout->expert_ep > 1 || shared_parts != num_ranks) {
+    return Error{fmt::format(
+        "the layout {} divides shared experts into {} slices, which is possible where all ranks "
+        "have a slice of each routed expert, into as many: use experts=tp{},shared=tp{}, or leave "
+        "shared= out",
+        Quote(text), shared_parts, num_ranks, num_ranks)};
+  }
+  layout->divides_shared = true;
+  return {};
+}
+
 // Of ranks that have both, `unless` something is the case.
 Status CheckProducts(std::string_view text, const Layout& layout, std::string_view unless) {
   const int attention = layout.num_attention_ranks();
@@ -221,6 +277,8 @@ Result<Layout> ParseLayout(std::string_view text) {
                     Quote(text))};
   }
   if (Status fit = NormalizeAttentionRanks(text, &layout); !fit) return fit.error();
+  if (Status fit = SetHead(text, said.head_parts, &layout); !fit) return fit.error();
+  if (Status fit = SetShared(text, said.shared_parts, &layout); !fit) return fit.error();
   return layout;
 }
 
@@ -236,6 +294,10 @@ Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
   Status parsed = ParseParts(text, &decode, &said);
   if (parsed) parsed = CheckProducts(text, decode, "");
   if (!parsed) return parsed.error().At("decode");
+  decode.divides_head = plan->layout.divides_head;
+  const strategy::Layout& prefill = plan->layout;
+  decode.divides_shared = prefill.divides_shared && decode.expert_ep == prefill.expert_ep &&
+                          decode.expert_tp == prefill.expert_tp;
   plan->decode = decode;
   return {};
 }
@@ -261,9 +323,20 @@ std::string ToText(const Layout& layout) {
   const std::string on = layout.attention_ranks.empty()
                              ? ""
                              : fmt::format("@{}", fmt::join(layout.attention_ranks, ":"));
-  return fmt::format("attention={}{},experts={}{}{}", attention, on,
+  const std::string head = layout.divides_head ? fmt::format(",head=tp{}", layout.num_ranks()) : "";
+  const std::string shared =
+      layout.divides_shared ? fmt::format(",shared=tp{}", layout.num_ranks()) : "";
+  return fmt::format("attention={}{},experts={}{}{}{}{}", attention, on,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
-                     layout.disaggregates ? "," : "", layout.disaggregates ? kDisaggregate : "");
+                     shared, head, layout.disaggregates ? "," : "",
+                     layout.disaggregates ? kDisaggregate : "");
+}
+
+std::string ExpertsText(const Layout& layout) {
+  constexpr std::string_view kExperts = "experts=";
+  const std::string text = ToText(layout);
+  const size_t begin = text.find(kExperts) + kExperts.size();
+  return text.substr(begin, text.find(',', begin) - begin);
 }
 
 Layout DefaultLayout(int num_ranks) { return {.attention_dp = num_ranks, .expert_ep = num_ranks}; }

@@ -50,6 +50,60 @@ TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
               HasSubstr("attention 2 ranks and the experts 3"));
 }
 
+TEST(LayoutText, TheHeadMayBeDivided) {
+  for (const char* text :
+       {"attention=tp2,experts=tp2,head=tp2", "attention=dp3,experts=ep3,head=tp3"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_TRUE(layout->divides_head);
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  EXPECT_EQ(*ParseLayout("head=tp2,experts=ep2,attention=dp2"),
+            *ParseLayout("attention=dp2,experts=ep2,head=tp2"));
+  EXPECT_FALSE(ParseLayout("attention=dp2,experts=ep2,head=tp1")->divides_head);
+  EXPECT_THAT(Complaint("attention=dp4,experts=ep4,head=tp2"), HasSubstr("all 4 ranks have one"));
+  EXPECT_THAT(Complaint("attention=dp1,experts=ep2,head=tp3,disaggregate"),
+              HasSubstr("leave head= out"));
+  EXPECT_THAT(Complaint("attention=dp2,experts=ep2,head=dp2"), HasSubstr("is no layout"));
+  EXPECT_THAT(Complaint("attention=dp2,experts=ep2,head=tp2,head=tp2"),
+              HasSubstr("gives the head twice"));
+  Plan plan{.layout = *ParseLayout("attention=dp2,experts=ep2,head=tp2")};
+  ASSERT_TRUE(ParseDecodeExperts("tp2", &plan));
+  EXPECT_TRUE(plan.decode->divides_head);
+  // What is written of decode is the experts' division, and not what stands behind it.
+  Plan wide{.layout = *ParseLayout("attention=tp4,experts=tp4,head=tp4")};
+  ASSERT_TRUE(ParseDecodeExperts("ep2tp2", &wide));
+  EXPECT_EQ(ExpertsText(*wide.decode), "ep2tp2");
+  const Result<Plan> again = PlanFromJson(ToJson(wide));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->decode, wide.decode);
+  plan.decode.reset();
+  plan.experts_in_memory = 3;
+  const Result<Plan> read = PlanFromJson(ToJson(plan));
+  ASSERT_FALSE(read);
+  EXPECT_THAT(read.error().message, HasSubstr("leave head= and shared= out"));
+}
+
+TEST(LayoutText, SharedExpertsMayBeDivided) {
+  for (const char* text :
+       {"attention=dp2,experts=tp2,shared=tp2", "attention=tp2,experts=tp2,shared=tp2,head=tp2"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_TRUE(layout->divides_shared);
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  for (const char* text :
+       {"attention=dp2,experts=ep2,shared=tp2", "attention=dp4,experts=ep2tp2,shared=tp2",
+        "attention=dp2,experts=tp2,shared=tp4"}) {
+    EXPECT_THAT(Complaint(text), HasSubstr("or leave shared= out")) << text;
+  }
+  Plan plan{.layout = *ParseLayout("attention=tp2,experts=tp2,shared=tp2")};
+  plan.pipeline.chunks = 2;
+  const Result<Plan> read = PlanFromJson(ToJson(plan));
+  ASSERT_FALSE(read);
+  EXPECT_THAT(read.error().message, HasSubstr("slices of shared experts"));
+}
+
 TEST(LayoutText, LayersMayBeOnDifferentRanks) {
   for (const char* text : {"layers=pp2", "layers=pp3:1:2"}) {
     const Result<strategy::Layout> layout = ParseLayout(text);

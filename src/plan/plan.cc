@@ -373,6 +373,12 @@ Status CheckLayout(const Plan& plan) {
   if (plan.layout.stages > 1) {
     if (Status fits = CheckStages(plan); !fits) return fits;
   }
+  if (plan.layout.divides_shared &&
+      (plan.changes_layout() || pipeline.chunks > 1 || plan.auto_pipeline)) {
+    return Error{
+        "slices of shared experts are of layouts with the same experts in both phases, and without "
+        "chunks: leave --decode-experts (decode in the plan) and --pipeline out, or shared="};
+  }
   if (!plan.lines.empty() &&
       !(plan.layout.disaggregates && StrategyOf(pipeline) == DisaggregatedStrategy::kFine)) {
     return Error{
@@ -490,8 +496,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
     object["made_for"] = {{"model", plan.made_for->model}, {"ranks", plan.made_for->num_ranks}};
   }
   if (plan.decode) {
-    const std::string layout = ToText(*plan.decode);
-    object["decode"] = {{"experts", layout.substr(layout.rfind('=') + 1)},
+    object["decode"] = {{"experts", ExpertsText(*plan.decode)},
                         {"keep", plan.phase_change.keeps_both ? "both" : "one"},
                         {"transition", Name(plan.phase_change.transition)},
                         {"epoch_steps", plan.phase_change.epoch_steps},

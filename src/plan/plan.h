@@ -159,6 +159,8 @@ Status ParseDecodeExperts(std::string_view experts, Plan* plan);
 // that are not positive or too large, products that differ (but for layouts that disaggregate).
 Result<strategy::Layout> ParseLayout(std::string_view text);
 std::string ToText(const strategy::Layout& layout);
+// Of it what it says of the experts, alone, as CheckExperts wants it: "ep3:1", "tp2".
+std::string ExpertsText(const strategy::Layout& layout);
 
 // Attention data parallel, experts expert parallel.
 strategy::Layout DefaultLayout(int num_ranks);

@@ -88,7 +88,9 @@ Status CheckConstraints(const PlanQuestion& question) {
                       plan::ToText(plan.layout), *constraints.decode_experts)};
     }
   }
-  return plan::CheckPipeline(plan.pipeline);
+  if (constraints.wire) plan.wire = *constraints.wire;
+  if (Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense;
+  return plan.layout.disaggregates ? Status() : plan::CheckLayout(plan);
 }
 
 void RejectUnasked(PlanSearch& search) {

@@ -58,6 +58,23 @@ TEST(RejectUnasked, OneRankHasNothingOfWhatIsBetweenRanks) {
   EXPECT_THAT(ErrorOf(asked), HasSubstr("one rank has no chunks"));
 }
 
+TEST(CheckConstraints, SayWhatALayoutCannotHave) {
+  Asked asked(1e9, {2});
+  asked.question.allowed.layout = true;
+  Constraints& constraints = asked.question.constraints;
+  constraints.layout = strategy::Layout{.stages = 2};
+  constraints.wire = plan::Wire::kBf16;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("use --wire f32"));
+  constraints.wire.reset();
+  constraints.pipeline = kFourChunksOfExperts;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("give --micro-batches"));
+  constraints.layout = strategy::Layout{.attention_dp = 2, .expert_tp = 2, .divides_shared = true};
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("slices of shared experts"));
+  constraints.pipeline.reset();
+  constraints.decode_experts = "ep2";
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("slices of shared experts"));
+}
+
 TEST(RejectUnasked, ARankHasAsManyExpertsAsChunksOfThem) {
   Asked asked(1e9, {2});
   asked.question.constraints.pipeline = kFourChunksOfExperts;

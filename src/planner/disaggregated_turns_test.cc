@@ -220,6 +220,7 @@ TEST(DisaggregatedTurns, LayoutsThatAreNotSearchedSayWhy) {
   Asked asked("findep-b", SpecWithSharedExperts(), {.attention_dp = 4, .expert_ep = 4}, {512, 64},
               32);
   asked.question.constraints.layout.reset();
+  asked.question.passes_off = {"heads"};  // with which others are further ahead
   const PlanAnswer answer = Search(asked);
   std::set<std::string> refined;
   bool says_why = false;

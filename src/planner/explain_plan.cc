@@ -65,6 +65,7 @@ Section SectionOf(TaskKind kind) {
     case TaskKind::kWriteKv:
       return kKvDisk;
     case TaskKind::kHead:
+    case TaskKind::kJoinLogits:
       return kHead;
     default:
       return kRest;
@@ -85,14 +86,15 @@ constexpr size_t kMostOfManyRanks = 5;
 constexpr int kMostNotAllowed = 2;
 
 // Ways to divide the work that people know by name, and look for.
-enum class System { kOneRank, kTensor, kExpert, kSliced, kHybrid, kDisaggregated };
-constexpr int kNumSystems = 6;
+enum class System { kOneRank, kTensor, kExpert, kSliced, kHybrid, kDisaggregated, kLayers };
+constexpr int kNumSystems = 7;
 
 System SystemOf(const Candidate& candidate) {
   const strategy::Layout& layout = candidate.plan.layout;
   const int num_ranks = candidate.setup.num_ranks;
   if (num_ranks == 1) return System::kOneRank;
   if (layout.disaggregates) return System::kDisaggregated;
+  if (layout.stages > 1) return System::kLayers;
   if (candidate.plan.changes_layout()) return System::kHybrid;
   if (layout.expert_tp == 1) return System::kExpert;
   const bool cuts_all = layout.attention_tp == num_ranks && layout.expert_tp == num_ranks;

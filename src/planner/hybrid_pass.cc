@@ -101,7 +101,7 @@ class HybridPass {
     for (const Candidate& candidate : search_.candidates()) {
       const strategy::Layout& layout = candidate.plan.layout;
       if (candidate.setup != setup_ || candidate.plan.decode || !layout.expert_weights.empty() ||
-          layout.stages > 1 || candidate.plan.experts_in_memory ||
+          layout.stages > 1 || layout.divides_head || candidate.plan.experts_in_memory ||
           candidate.rejected_by == "asked") {
         continue;
       }

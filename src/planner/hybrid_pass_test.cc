@@ -29,7 +29,7 @@ struct Asked {
     for (auto& task : profile.steps[0].tasks) task->per_weight_byte.value = {1e-10, 1e-10};
     question.num_ranks = 2;
     question.allowed.layout = true;
-    question.passes_off = {"pipelines", "micro_batches"};  // they hide exchanges
+    question.passes_off = {"pipelines", "micro_batches", "heads"};  // hide exchanges, or gain more
     question.memory_of = [this](const RankSetup&, const plan::Plan& plan,
                                 int) -> Result<RankMemory> {
       const bool has_both = plan.decode && plan.phase_change.keeps_both;

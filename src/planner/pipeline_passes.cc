@@ -119,8 +119,8 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
   const Candidate* plain = nullptr;
   for (const Candidate& one : refined) {
     const bool has_chunks = one.is_allowed() && one.plan.layout.stages == 1 &&
-                            one.plan.pipeline.chunks == 1 && one.plan.pipeline.micro_batches == 1 &&
-                            !one.plan.decode;
+                            !one.plan.layout.divides_shared && one.plan.pipeline.chunks == 1 &&
+                            one.plan.pipeline.micro_batches == 1 && !one.plan.decode;
     if (!has_chunks) continue;
     if (plain == nullptr || one.figures->score < plain->figures->score) plain = &one;
   }
@@ -180,7 +180,9 @@ void PruneByBound(PlanSearch& search) {
       continue;
     }
     candidate.not_refined =
-        fmt::format("even with all exchanges hidden it would be {:.1f} % slower than {}",
+        fmt::format("even {} it would be {:.1f} % slower than {}",
+                    candidate.plan.layout.stages > 1 ? "if all its ranks computed all the time"
+                                                     : "with all exchanges hidden",
                     100 * (LeastScore(candidate) / least - 1), Describe(*best));
   }
   // Half of the places are for those that are fastest without, half for those that could become so:
@@ -204,7 +206,8 @@ void AddPipelines(PlanSearch& search) {
   if (search.question().constraints.pipeline) return;
   const std::vector<Candidate> refined = ToRefine(search);
   for (const Candidate& base : refined) {
-    if (base.plan.layout.stages > 1) continue;  // nothing of a layer is exchanged
+    // Nothing of a layer is exchanged, or slices of shared experts are not cut into chunks.
+    if (base.plan.layout.stages > 1 || base.plan.layout.divides_shared) continue;
     const strategy::Roles roles = base.plan.layout;
     int fewest = kMostSearchedChunks;
     for (const model::LayerSpec& layer : search.question().spec.layers) {
@@ -266,11 +269,15 @@ void AddMicroBatches(PlanSearch& search) {
   constexpr std::array kCounts = {2, 3, 4, 8};
   for (const Candidate& base : bases) {
     std::vector<int> counts(kCounts.begin(), kCounts.end());
-    // Ranks with some layers each wait for as many as there are of them.
+    // Ranks with some layers each are all busy with as many as there are of them, and more; where
+    // there are fewer tokens than that, steps are not cut.
     const int stages = base.plan.layout.stages;
-    if (stages > 1) counts.clear();
-    for (int count = stages; stages > 1 && count <= strategy::kMostMicroBatches; count *= 2) {
-      counts.push_back(count);
+    if (stages > 1) {
+      counts.clear();
+      for (int count = 2; count <= strategy::kMostMicroBatches; count *= 2) {
+        if (count / 2 < stages && stages < count) counts.push_back(stages);
+        counts.push_back(count);
+      }
     }
     AddWhileBetter(search, base, counts,
                    [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });

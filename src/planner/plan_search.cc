@@ -441,8 +441,7 @@ std::string Describe(const Candidate& candidate) {
   if (setup.num_ranks == 1) return text;
   text += ", " + plan::ToText(plan.layout);
   if (plan.decode) {
-    const std::string decode = plan::ToText(*plan.decode);
-    text += ", decode " + decode.substr(decode.find(',') + 1);
+    text += ", decode experts=" + plan::ExpertsText(*plan.decode);
     if (plan.phase_change.keeps_both) text += ", both in memory";
     if (plan.loads_experts()) text += " from an int4 backup";
   }

@@ -104,6 +104,25 @@ TEST(PlanSearch, UsesFewerRanksWhereLinksAreSlow) {
   EXPECT_EQ(ChosenOf(Search(fast)).setup.num_ranks, 4);
 }
 
+// Exact, so that nothing need be allowed.
+TEST(PlanSearch, DividesAHeadThatIsMuchOfAStep) {
+  Asked asked(1e9, {1, 2});
+  asked.spec.vocab_size = 200000;
+  const Candidate& chosen = ChosenOf(Search(asked));
+  EXPECT_TRUE(chosen.plan.layout.divides_head) << Describe(chosen);
+  EXPECT_THAT(Describe(chosen), HasSubstr("head=tp2"));
+  EXPECT_TRUE(KeepsLogits(asked.spec, chosen.plan, /*one_host=*/true));
+  const double divided = chosen.figures->score;
+  asked.question.passes_off = {"heads"};
+  const PlanAnswer without = Search(asked);
+  EXPECT_FALSE(ChosenOf(without).plan.layout.divides_head);
+  EXPECT_GT(ChosenOf(without).figures->score, divided);
+  // A layout that was asked for is taken as it is.
+  asked.question.passes_off = {};
+  asked.question.constraints.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
+  EXPECT_FALSE(ChosenOf(Search(asked)).plan.layout.divides_head);
+}
+
 // One row from rank to rank, where other layouts exchange rows in every layer.
 TEST(PlanSearch, DividesLayersWhereLinksAreSlowAndThereAreManySequences) {
   Asked asked(2e7, {1, 2, 4});

@@ -40,6 +40,16 @@ OwnedRows RowsOfPart(const std::vector<SequenceRows>& sequences, int part, int p
   return owned;
 }
 
+int64_t NumWanted(const std::vector<std::vector<SequenceRows>>& groups) {
+  int64_t num_wanted = 0;
+  for (const std::vector<SequenceRows>& group : groups) {
+    for (const SequenceRows& sequence : group) {
+      num_wanted += std::min(sequence.num_wanted, sequence.num_tokens);
+    }
+  }
+  return num_wanted;
+}
+
 const model::MoeSpec* MoeOf(const model::ModelSpec& spec) {
   for (const model::LayerSpec& layer : spec.layers) {
     if (layer.moe) return &*layer.moe;
@@ -106,7 +116,9 @@ Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer
                              question.options.roles.num_groups(), question.groups.size())};
   }
   PredictedStep step;
-  step.schedule = strategy::BuildStep(question.spec, question.options);
+  strategy::StepOptions options = question.options;
+  options.head_chunks = strategy::HeadChunksOf(options.roles, NumWanted(question.groups));
+  step.schedule = strategy::BuildStep(question.spec, options);
   const cost::ExpectedSizes expected = ExpectSizes(question);
   const cost::Sizes sizes = [&](const Size& size) { return expected.at(size); };
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);

@@ -78,6 +78,7 @@ void ChooseNumbersOfRanks(PlanSearch& search) {
 std::string WhyNotInDecode(plan::Plan plan, const std::string& experts) {
   const Status parsed = plan::ParseDecodeExperts(experts, &plan);
   if (!parsed) return parsed.error().message;
+  if (const Status fits = plan::CheckLayout(plan); !fits) return fits.error().message;
   if (plan.changes_layout()) return "another division of the experts in decode was asked for";
   return fmt::format("it divides the experts as {} in prefill, too: leave --decode-experts out",
                      experts);
@@ -89,7 +90,7 @@ std::vector<plan::Plan> WithDecode(PlanSearch& search, const Candidate& candidat
                                    const std::string& experts) {
   plan::Plan plan = candidate.plan;
   const Status parsed = plan::ParseDecodeExperts(experts, &plan);
-  if (!parsed || !plan.changes_layout()) {
+  if (!parsed || !plan.changes_layout() || !plan::CheckLayout(plan)) {
     const size_t before = search.candidates().size();
     search.Add(candidate);
     const bool is_new = search.candidates().size() > before;
@@ -279,6 +280,48 @@ void PriceLayouts(PlanSearch& search) {
   }
 }
 
+// Layouts whose head is tried divided, the best ones: what is gained is little beside what layouts
+// differ by.
+constexpr size_t kMostWithHeads = 8;
+
+bool HasSharedExperts(const model::ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
+    return layer.moe && layer.moe->shared_intermediate_size > 0;
+  });
+}
+
+// The head, for which the others wait at the end of each step, and shared experts where the others
+// are in slices, too: with few rows some ranks have none, and nothing of these to do.
+void DivideHeads(PlanSearch& search) {
+  if (search.question().constraints.layout) return;
+  std::vector<Candidate> best;
+  for (const Candidate& one : search.candidates()) {
+    const Layout& layout = one.plan.layout;
+    const bool can_divide = one.is_ranked() && one.setup.num_ranks > 1 && layout.stages == 1 &&
+                            !layout.disaggregates && !layout.divides_head &&
+                            !one.plan.experts_in_memory && !search.IsForComparison(one);
+    if (can_divide) best.push_back(one);
+  }
+  std::ranges::stable_sort(best, {}, [](const Candidate& one) { return one.figures->score; });
+  if (best.size() > kMostWithHeads) best.resize(kMostWithHeads);
+  const auto add = [&](Candidate candidate) {
+    Candidate* added = search.Add(std::move(candidate));
+    if (added != nullptr) search.CheckMemory(*added);
+  };
+  for (Candidate& candidate : best) {
+    candidate.figures.reset();
+    candidate.plan.layout.divides_head = true;
+    if (candidate.plan.decode) candidate.plan.decode->divides_head = true;
+    add(candidate);
+    candidate.plan.layout.divides_shared = true;
+    const bool can_divide =
+        HasSharedExperts(search.question().spec) && candidate.plan.layout.expert_ep == 1;
+    if (can_divide && plan::CheckLayout(candidate.plan)) add(candidate);
+  }
+  MarkChanges(search);
+  PriceAll(search);
+}
+
 // Experts divided otherwise in decode.
 void AddHybridPlans(PlanSearch& search) {
   AddHybrids(search);
@@ -359,6 +402,8 @@ constexpr SearchPass kPasses[] = {
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceLayouts, /*can_be_off=*/false},
     {"hybrid", "other divisions of the experts in decode, by an integer program", AddHybridPlans},
+    {"heads", "the head, and shared experts, divided among the ranks of the best layouts",
+     DivideHeads},
     {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
     {"disaggregated",
      "attention on some ranks and experts on others, in pipelines that a solver proposes",

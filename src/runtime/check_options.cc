@@ -37,13 +37,19 @@ Status CheckRoles(const model::ModelSpec& spec, const TransformerOptions& option
   const int most_peers = roles.num_expert_ranks() - (roles.are_whole() ? 1 : 0);
   for (const model::LayerSpec& layer : AllLayers(spec)) {
     if (!layer.moe) continue;
-    const int most =
-        std::min(layer.moe->top_k * roles.expert_slices(), layer.moe->top_k + most_peers);
+    const int visits = layer.moe->top_k + (roles.divides_shared() ? 1 : 0);
+    const int most = std::min(visits * roles.expert_slices(), visits + most_peers);
     if (most <= kernels::kMaxTopK) continue;
     return Error{
         fmt::format("with {} experts per token in {} slices each a token may have {} "
                     "partial sums; at most {} are supported: use fewer slices",
                     layer.moe->top_k, roles.expert_slices(), most, kernels::kMaxTopK)};
+  }
+  const bool pads = options.parallel.experiment.capacity_factor > 0;
+  if (pads && (roles.divides_shared() || roles.num_stages() > 1)) {
+    return Error{
+        "experts are padded to a capacity (an experiment) where rows are dispatched to routed "
+        "experts alone: use a layout without layers= and shared="};
   }
   if (options.expert_capacity > 0 && roles.attention_parts() > 1) {
     return Error{

@@ -60,6 +60,8 @@ std::unique_ptr<Program> ProgramCache::Build(const ProgramKey& key) const {
   step.pipeline = key.pipeline;
   step.paging = key.paging;
   step.spilled_kv = key.spilled_kv;
+  step.head_chunks = key.head_chunks;
+  step.largest_suffices = key.largest_suffices;
   if (key.phase == strategy::Phase::kDecode && options_.decode_roles) {
     step.roles = *options_.decode_roles;
   }

@@ -23,6 +23,9 @@ struct ProgramKey {
   // Of a step in prefill: behind it each rank has the experts of decode, from its own memory.
   bool loads_decode = false;
   std::optional<strategy::SpilledKv> spilled_kv = {};
+  // Of ranks that divide the head (strategy::StepOptions).
+  int head_chunks = 1;
+  bool largest_suffices = true;
 
   bool operator==(const ProgramKey&) const = default;
 };

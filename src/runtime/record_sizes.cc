@@ -80,9 +80,11 @@ void RecordTask(const device::Frame& frame, const schedule::Task& task, int num_
     }
   } else if (task.kind == schedule::TaskKind::kExperts) {
     const std::vector<int32_t>& first = rows.selected().first_slot;
+    // Those of the shared expert are another task's.
+    const size_t num_experts = first.size() - 1 - (frame.visits_shared ? 1 : 0);
     int experts = 0;
-    for (size_t i = 1; i < first.size(); ++i) experts += first[i] > first[i - 1];
-    set(kSlots, task.chunk, -1, first.back() - first.front());
+    for (size_t i = 0; i < num_experts; ++i) experts += first[i + 1] > first[i];
+    set(kSlots, task.chunk, -1, first[num_experts] - first.front());
     set(kExperts, task.chunk, -1, experts);
   } else if (task.kind == schedule::TaskKind::kReduce) {
     for (int to = 0; to < num_ranks; ++to) {

@@ -111,21 +111,42 @@ std::unique_ptr<comm::Exchange> RowExchange::StartGatherRows(const Frame& frame,
                                                              std::span<uint32_t> statuses) {
   Send send(static_cast<size_t>(roles_.num_ranks()));
   Receive receive(send.size());
-  if (rank_ != 0) {
-    const bool has_some = roles_.of(rank_).gives_output() && !frame.rows.wanted().empty();
-    if (has_some) send[0] = frame.memory->HostRows(kind, frame.own());
-  } else {
-    for (int rank = 1; rank < roles_.num_ranks(); ++rank) {
-      const size_t size = RowBytes(frame, kind) * frame.wanted_counts[rank];
-      CHECK(size <= frame.row_buffers.gathered[rank].size(), "{} rows of rank {}",
-            frame.wanted_counts[rank], rank);
-      receive[rank] = frame.row_buffers.gathered[rank].first(size);
-    }
-  }
-  auto rows = group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output");
+  const auto gets_rows = [&](int rank) {
+    return rank == 0 || (roles_.divides_head() && kind == TravellingRows::kNormed);
+  };
+  const bool has_some = roles_.of(rank_).gives_output() && !frame.rows.wanted().empty();
   for (int rank = 0; rank < roles_.num_ranks(); ++rank) {
-    send[rank] = {};
-    receive[rank] = {};
+    if (rank == rank_) continue;
+    if (has_some && gets_rows(rank)) send[rank] = frame.memory->HostRows(kind, frame.own());
+    if (!gets_rows(rank_)) continue;
+    const size_t size = RowBytes(frame, kind) * frame.wanted_counts[rank];
+    CHECK(size <= frame.row_buffers.gathered[rank].size(), "{} rows of rank {}",
+          frame.wanted_counts[rank], rank);
+    receive[rank] = frame.row_buffers.gathered[rank].first(size);
+  }
+  return WithStatuses(
+      group_->StartAllToAll(kDispatchQueue, send, receive, "gathering rows of the output"),
+      statuses);
+}
+
+std::unique_ptr<comm::Exchange> RowExchange::StartGatherLogits(const Frame& frame,
+                                                               std::span<const size_t> sizes,
+                                                               std::span<uint32_t> statuses) const {
+  Send send(static_cast<size_t>(roles_.num_ranks()));
+  Receive receive(send.size());
+  if (rank_ > 0) send[0] = frame.row_buffers.logits_out.first(sizes[rank_]);
+  for (int rank = 1; rank_ == 0 && rank < roles_.num_ranks(); ++rank) {
+    receive[rank] = frame.row_buffers.logits_in[rank].first(sizes[rank]);
+  }
+  return WithStatuses(group_->StartAllToAll(kDispatchQueue, send, receive, "gathering logits"),
+                      statuses);
+}
+
+std::unique_ptr<comm::Exchange> RowExchange::WithStatuses(std::unique_ptr<comm::Exchange> rows,
+                                                          std::span<uint32_t> statuses) const {
+  Send send(static_cast<size_t>(roles_.num_ranks()));
+  Receive receive(send.size());
+  for (int rank = 0; rank < roles_.num_ranks(); ++rank) {
     if (rank == rank_) continue;
     static_assert(sizeof(uint32_t) == strategy::kStatusBytes);
     send[rank] = std::as_bytes(statuses.subspan(static_cast<size_t>(rank_), 1));

@@ -34,16 +34,26 @@ class RowExchange {
   std::unique_ptr<comm::Exchange> StartPassRows(const device::Frame& frame, int from,
                                                 std::string what);
 
-  // Rank 0 gets everybody's rows of the kind whose output is wanted: all own rows, or none. With
-  // them every rank gets `statuses` of all others (by rank; its own is sent), which ends a step.
+  // The ranks with the head get everybody's rows of the kind whose output is wanted: all own rows,
+  // or none; rank 0 alone those of an encoder. With them every rank gets `statuses` of all others
+  // (by rank; its own is sent), which ends a step.
   std::unique_ptr<comm::Exchange> StartGatherRows(const device::Frame& frame,
                                                   device::TravellingRows kind,
                                                   std::span<uint32_t> statuses);
-  // After it, on rank 0: such a row of another rank.
+  // Rank 0 gets the logits of all others, `sizes` bytes of each, which lie in the frame's buffers;
+  // and every rank statuses again.
+  std::unique_ptr<comm::Exchange> StartGatherLogits(const device::Frame& frame,
+                                                    std::span<const size_t> sizes,
+                                                    std::span<uint32_t> statuses) const;
+  // After StartGatherRows, on a rank that got them: such a row of another rank.
   const std::byte* GatheredRow(const device::Frame& frame, device::TravellingRows kind, int rank,
                                int row_idx) const;
 
  private:
+  // Complete when `rows` is, and statuses have been exchanged.
+  std::unique_ptr<comm::Exchange> WithStatuses(std::unique_ptr<comm::Exchange> rows,
+                                               std::span<uint32_t> statuses) const;
+
   const strategy::AttentionRole& own() const { return *roles_.of(rank_).attention; }
   int RankOfPart(int part) const { return roles_.RankOfPart(own().group, part); }
 

@@ -42,7 +42,8 @@ int MostSlotsIn(strategy::Phase phase, const model::ModelSpec& spec,
     for (const model::LayerSpec& layer : *stack) {
       if (!layer.moe) continue;
       const int experts = roles.ExpertsOf(options.parallel.rank(), layer.moe->num_experts).size;
-      per_token = std::max<int64_t>(per_token, std::min(layer.moe->top_k, experts));
+      per_token = std::max<int64_t>(
+          per_token, std::min(layer.moe->top_k, experts) + (roles.divides_shared() ? 1 : 0));
     }
   }
   return static_cast<int>(std::max<int64_t>(of_rows, rows * per_token));
@@ -62,7 +63,8 @@ void WidenFor(const model::MoeSpec& moe, const strategy::Roles& roles, int64_t m
   const auto widen = [](int64_t& most, int64_t wanted) { most = std::max(most, wanted); };
   widen(rows.most_rows, most_rows);
   widen(rows.most_padded_rows, std::max(most_rows, capacity * share_experts));
-  widen(rows.most_pairs, most_rows * std::min<int64_t>(moe.top_k, share_experts));
+  widen(rows.most_pairs, most_rows * (std::min<int64_t>(moe.top_k, share_experts) +
+                                      (roles.divides_shared() ? 1 : 0)));
 }
 
 device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
@@ -84,6 +86,13 @@ device::ExpertRows::Options ExpertRowsOptions(const model::ModelSpec& spec,
     }
   }
   return rows;
+}
+
+// Whose logits are computed at once.
+int HeadRowsOf(const TransformerOptions& options) {
+  return static_cast<int>(std::min<int64_t>(
+      strategy::kHeadRows,
+      int64_t{1} * options.max_step_tokens * options.parallel.roles.num_groups()));
 }
 
 }  // namespace
@@ -111,13 +120,15 @@ device::Frame::Options FrameOptions(const model::ModelSpec& spec, const Transfor
                       .most_tokens = tokens,
                       .most_rows = rows,
                       .sum_bytes = wire.sum_bytes,
-                      .gathered_bytes = wire.gathered_bytes}};
+                      .gathered_bytes = wire.gathered_bytes,
+                      .head_rows = index == 0 ? HeadRowsOf(options) : 0,
+                      .vocab_size = spec.vocab_size}};
 }
 
 device::StepShape StepShapeOf(const model::ModelSpec& spec, const TransformerOptions& options) {
   const strategy::Roles& roles = options.parallel.roles;
   const strategy::Role& role = roles.of(options.parallel.rank());
-  const bool may_need_head = role.has_head || role.owns_rows();
+  const bool may_need_head = role.has_head() || role.owns_rows();
   device::StepShape shape{
       .head_rows = may_need_head ? options.max_step_tokens * roles.num_groups() : 0,
       .context =

@@ -108,6 +108,7 @@ std::vector<std::byte> ForwardMessage(std::span<const device::SequenceStep> step
     writer.Number(sequence.first_position);
     writer.Number(sequence.prompt_length);
     writer.Number(sequence.first_logits_token);
+    writer.Number(sequence.largest_suffices ? 1 : 0);
     writer.Number(sequence.encoder_length);
     writer.List(sequence.tokens);
     writer.List(sequence.blocks);
@@ -164,6 +165,7 @@ StepMessage ReadStepMessage(std::span<const std::byte> bytes) {
     sequence.first_position = reader.Number();
     sequence.prompt_length = reader.Number();
     sequence.first_logits_token = reader.Number();
+    sequence.largest_suffices = reader.Number() != 0;
     sequence.encoder_length = reader.Number();
     sequence.tokens = reader.List();
     sequence.blocks = reader.List();

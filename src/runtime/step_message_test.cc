@@ -114,7 +114,7 @@ TEST(StepMessageDeathTest, IsNotCutShort) {
   const std::vector<std::byte> bytes = ForwardMessage(step, strategy::Phase::kPrefill);
   EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
   // Its first list has three numbers.
-  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(44)), "a list of 3 numbers");
+  EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(48)), "a list of 3 numbers");
 }
 
 }  // namespace

@@ -87,6 +87,8 @@ const StepRunner::Operator& StepRunner::OperatorOf(schedule::TaskKind kind) {
     at(kPassRows).start = &StepRunner::PassRows;
     at(kGatherRows).start = &StepRunner::GatherRows;
     at(kHead).run = &StepRunner::RunHead;
+    at(kGatherLogits).start = &StepRunner::GatherLogits;
+    at(kJoinLogits).run = &StepRunner::JoinLogits;
     at(kCrossStore).run = &StepRunner::CrossStore;
     at(kMoveExperts).start = &StepRunner::MoveExperts;
     return table;
@@ -158,11 +160,12 @@ StepRunner::StepRunner(weights::WeightStore& weights, device::Device& device,
       encoder_(LayersOf(spec().encoder_layers, /*is_encoder=*/true)),
       row_exchange_(options.parallel.roles, rank_, WireRowsOf(spec(), options),
                     options.parallel.group),
-      head_(row_exchange_, options.parallel.roles),
+      head_(row_exchange_, options.parallel.roles, rank_),
       expert_capacity_(options.expert_capacity),
       reads_(weights.paged()),
       fence_(device.CreateEvent()) {
-  for (const model::LayerSpec& layer : spec().layers) {
+  // Of all layers on each rank, whichever it has: what they count is added up.
+  for (const model::LayerSpec& layer : options.parallel.WholeOf(spec()).layers) {
     expert_counts_.emplace_back(layer.moe ? layer.moe->num_experts : 0);
   }
 }
@@ -265,7 +268,8 @@ void StepRunner::Begin(std::span<const SequenceStep> step, const Program& progra
                  num_frames_ > 1 ? i : -1, *recorder_);
     }
   }
-  if (rank_ == 0) head_.Begin(step, frames());
+  largest_suffices_ = program.key.largest_suffices;
+  if (roles.of(rank_).has_head()) head_.Begin(step, frames());
 }
 
 bool StepRunner::OnlyWanted(const Task& task) const {
@@ -457,11 +461,34 @@ Status StepRunner::Route(const Task& task, Frame& frame) {
   if (!layer.is_encoder) {
     for (const int32_t expert : frame.experts) ++expert_counts_[layer.index][expert];
   }
-  const model::MoeSpec& moe = *layer.spec.moe;
-  frame.expert_rows.Begin(layer.index, moe.num_experts, moe.top_k, frame.experts,
-                          frame.expert_weights);
+  BeginExpertRows(layer.spec, layer.index, frame);
   stream_->PackDispatch(frame);
   return {};
+}
+
+void StepRunner::BeginExpertRows(const model::LayerSpec& spec, int layer, Frame& frame) {
+  const model::MoeSpec& moe = *spec.moe;
+  frame.visits_shared =
+      options_.parallel.roles.divides_shared() && moe.shared_intermediate_size > 0;
+  const int visits = moe.top_k + (frame.visits_shared ? 1 : 0);
+  if (frame.visits_shared) {
+    // One more of each row, behind the others.
+    const size_t num_rows = frame.shared_weights.size();
+    const auto top_k = static_cast<size_t>(moe.top_k);
+    frame.experts.resize(num_rows * visits);
+    frame.expert_weights.resize(num_rows * visits);
+    for (size_t row = num_rows; row-- > 0;) {
+      const auto move = [&](auto& values, auto last) {
+        std::copy_backward(&values[row * top_k], &values[row * top_k] + top_k,
+                           &values[row * visits] + top_k);
+        values[row * visits + top_k] = last;
+      };
+      move(frame.experts, static_cast<int32_t>(moe.num_experts));
+      move(frame.expert_weights, frame.shared_weights[row]);
+    }
+  }
+  frame.expert_rows.Begin(layer, moe.num_experts + (frame.visits_shared ? 1 : 0), visits,
+                          frame.experts, frame.expert_weights);
 }
 
 void StepRunner::ChangeRouting(const Layer& layer, Frame& frame) {
@@ -525,12 +552,24 @@ Status StepRunner::Finish(const Task& task, Frame& frame) {
   return {};
 }
 
-Status StepRunner::RunHead(const Task&, Frame&) {
+Status StepRunner::RunHead(const Task& task, Frame&) {
   // Nobody is to see rows that are worth nothing.
   if (AnyHasFailed()) return {};
+  if (options_.parallel.roles.divides_head()) {
+    return head_.RunPart(task.chunk, frames(), spec().vocab_size, largest_suffices_, *stream_,
+                         *fence_);
+  }
   Status done = head_.Run(frames(), spec().vocab_size, *stream_, *fence_, *logits_sink_);
   reads_.EndStep();
   return done;
+}
+
+Status StepRunner::JoinLogits(const Task& task, Frame&) {
+  if (AnyHasFailed()) return {};
+  head_.Join(task.chunk, *frames_.front(), spec().vocab_size, largest_suffices_, *stream_,
+             *logits_sink_);
+  reads_.EndStep();
+  return {};
 }
 
 Status StepRunner::CrossStore(const Task&, Frame& frame) {
@@ -553,8 +592,10 @@ void StepRunner::SkipToWanted(const Task& task, Frame& frame) {
 }
 
 void StepRunner::SkipRoute(const Task& task, Frame& frame) {
-  const model::MoeSpec& moe = *LayerOf(task).spec.moe;
-  frame.expert_rows.Begin(task.layer, moe.num_experts, moe.top_k, {}, {});
+  frame.experts.clear();
+  frame.expert_weights.clear();
+  frame.shared_weights.clear();
+  BeginExpertRows(LayerOf(task).spec, task.layer, frame);
 }
 
 void StepRunner::SkipExperts(const Task& task, Frame& frame) {
@@ -602,6 +643,12 @@ std::unique_ptr<comm::Exchange> StepRunner::GatherRows(const Task& task, Frame& 
   using enum device::TravellingRows;
   statuses_[rank_] = has_failed();
   return row_exchange_.StartGatherRows(frame, task.encoder ? kStates : kNormed, statuses_);
+}
+
+std::unique_ptr<comm::Exchange> StepRunner::GatherLogits(const Task& task, Frame&) {
+  statuses_[rank_] = has_failed();
+  return head_.StartGather(task.chunk, *frames_.front(), spec().vocab_size, largest_suffices_,
+                           statuses_);
 }
 
 std::unique_ptr<comm::Exchange> StepRunner::MoveExperts(const Task& task, Frame&) {

@@ -139,6 +139,8 @@ class StepRunner : public LaneWork {
   bool IsReady(const Task& task) const;
   std::unique_ptr<comm::Exchange> StartReady(const Task& task);
   class StartedOnceReady;
+  // The routing of the frame's own rows to expert_rows, with the shared expert where it is divided.
+  void BeginExpertRows(const model::LayerSpec& spec, int layer, Frame& frame);
   // What experiments and the capacity of experts change of a routing that was fetched.
   void ChangeRouting(const Layer& layer, Frame& frame);
   // Divides the frame anew, and its rows with it.
@@ -159,6 +161,7 @@ class StepRunner : public LaneWork {
   Status Reduce(const Task& task, Frame& frame);
   Status Finish(const Task& task, Frame& frame);
   Status RunHead(const Task& task, Frame& frame);
+  Status JoinLogits(const Task& task, Frame& frame);
   Status CrossStore(const Task& task, Frame& frame);
 
   void SkipToWanted(const Task& task, Frame& frame);
@@ -174,6 +177,7 @@ class StepRunner : public LaneWork {
   std::unique_ptr<comm::Exchange> ScatterSums(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> PassRows(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> GatherRows(const Task& task, Frame& frame);
+  std::unique_ptr<comm::Exchange> GatherLogits(const Task& task, Frame& frame);
   std::unique_ptr<comm::Exchange> MoveExperts(const Task& task, Frame& frame);
 
   weights::WeightStore& weights_;
@@ -187,6 +191,7 @@ class StepRunner : public LaneWork {
   std::unique_ptr<device::Stream> stream_;
   RowExchange row_exchange_;
   Head head_;
+  bool largest_suffices_ = false;       // of the step, where ranks divide the head
   std::unique_ptr<ExpertMover> mover_;  // null: the experts stay where they are
   std::unique_ptr<weights::ExpertBackup> backup_;
   ExpertCapacity expert_capacity_;

@@ -136,8 +136,20 @@ struct Transformer::State {
     }
     return key;
   }
-  // Of a step of the decoder: every rank knows the whole step, and so which pipeline it has.
+  // Of a step of the decoder: every rank knows the whole step.
   ProgramKey KeyOfStep(std::span<const SequenceStep> step, Phase phase) const {
+    ProgramKey key = KeyOfRows(step, phase);
+    const strategy::Roles& roles = options.parallel.roles;
+    if (!roles.divides_head()) return key;
+    int64_t num_wanted = 0;
+    for (const SequenceStep& sequence : step) {
+      num_wanted += std::max<int64_t>(0, std::ssize(sequence.tokens) - sequence.first_logits_token);
+    }
+    key.head_chunks = strategy::HeadChunksOf(roles, num_wanted);
+    key.largest_suffices = std::ranges::all_of(step, &SequenceStep::largest_suffices);
+    return key;
+  }
+  ProgramKey KeyOfRows(std::span<const SequenceStep> step, Phase phase) const {
     const int64_t num_tokens = CountTokens(step);
     const auto& pipeline_of = options.parallel.pipeline_of;
     if (const SpilledKv* spilled = runner->spilled_kv()) {

@@ -86,6 +86,9 @@ class Checker {
       case Thing::kDivision:
         // An encoder's experts stay.
         return task.encoder ? 0 : task.layer;
+      case Thing::kLogits:
+      case Thing::kLogitsIn:
+        return 0;
       case Thing::kPages:
         return std::max(0, task.layer) % 2;
       case Thing::kPinned:
@@ -101,7 +104,8 @@ class Checker {
   // All that the access reaches.
   Status Visit(TaskId id, const Access& access) {
     const Task& task = schedule_.tasks[id];
-    if (access.thing == Thing::kGathered && task.lane.rank != 0) return {};  // none there
+    // Of an encoder rank 0 alone gets rows.
+    if (access.thing == Thing::kGathered && task.encoder && task.lane.rank != 0) return {};
     const bool is_shared = IsShared(access.thing);
     // A task of no micro-batch works on all of them.
     const int first_frame = is_shared ? 0 : std::max(0, task.micro_batch);

@@ -36,8 +36,11 @@ enum class TaskKind {
   // Of a step.
   kEmbed,
   kPassRows,    // collective: all rows from a rank with some layers to the one with the next ones
-  kGatherRows,  // collective: the rows whose logits are wanted, to rank 0
+  kGatherRows,  // collective: the rows whose logits are wanted, to the ranks that have the head
   kHead,
+  // Where the head is divided among ranks; of a chunk of the wanted rows.
+  kGatherLogits,  // collective: each rank's logits to rank 0
+  kJoinLogits,
   // Of a layer: attention.
   kNormalize,     // of a rank's own rows, where attention is split by heads
   kGatherNormed,  // collective: own rows to all who have heads of them

@@ -28,7 +28,12 @@ const std::vector<Row>& Rows() {
        "gather_rows",
        {Reads(Thing::kNormed), Reads(Thing::kSlots, kAllChunks), Writes(Thing::kGathered)},
        Row::kCollective},
-      {kHead, "head", {Reads(Thing::kNormed), Reads(Thing::kGathered)}},
+      {kHead, "head", {Reads(Thing::kNormed), Reads(Thing::kGathered), Writes(Thing::kLogits)}},
+      {kGatherLogits,
+       "gather_logits",
+       {Reads(Thing::kLogits), Writes(Thing::kLogitsIn)},
+       Row::kCollective},
+      {kJoinLogits, "join_logits", {Reads(Thing::kLogits), Reads(Thing::kLogitsIn)}},
       // Attention.
       {kNormalize, "normalize", {Writes(Thing::kHidden), Writes(Thing::kNormed)}},
       {kGatherNormed, "gather_normed", {Writes(Thing::kNormed)}, Row::kCollective},

@@ -35,6 +35,8 @@ enum class Thing {
   kShared,    // the shared expert's output
   kGathered,  // rows whose logits are wanted, of other ranks
   // Of a rank: all its frames share it.
+  kLogits,      // of the rows in work, for its tokens of the vocabulary
+  kLogitsIn,    // for those of the others
   kCache,       // keys and values; by layer
   kPinned,      // a page in pinned memory; by layer and chunk. That its buffer is used again is not
                 // here.
@@ -48,7 +50,7 @@ enum class Thing {
 };
 inline constexpr int kNumThings = static_cast<int>(Thing::kDivision) + 1;
 
-inline constexpr bool IsShared(Thing thing) { return thing >= Thing::kCache; }
+inline constexpr bool IsShared(Thing thing) { return thing >= Thing::kLogits; }
 
 enum class Reach {
   kOne,        // of the task's chunk (or layer)

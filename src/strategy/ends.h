@@ -1,5 +1,5 @@
 // The two ends of a step, which all strategies share: from tokens to rows, and from the rows whose
-// logits are wanted to these, on the rank that has the head.
+// logits are wanted to these, on rank 0.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace convene::strategy {
 RankTasks AddEmbedding(StepBuilder& step);
 RankTasks AddFinalNorm(StepBuilder& step);
 
-// To the rank with the head, from those that own rows; and how each rank has fared, to all.
+// To the ranks with the head, from those that own rows; and how each rank has fared, to all.
 RankTasks GatherWanted(StepBuilder& step, double row_bytes, const RankTasks& after);
 
 // Of the rows that all ranks own in all micro-batches.

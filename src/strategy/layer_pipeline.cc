@@ -40,6 +40,8 @@ RankTasks AddLayerPipeline(StepBuilder& step) {
     RankTasks received;
     if (stage > 0) {
       received = AddPassing(step, stage - 1, last);
+      step.UseRanks(stage - 1, stage - 1);  // what fails there is told, too
+      Merge(step.OfUsedRanks(received), last);
       step.Pause();
     }
     step.UseRanks(stage, stage);

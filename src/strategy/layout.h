@@ -27,6 +27,12 @@ struct Layout {
   // which one rank has whole. All degrees above are 1 then.
   int stages = 1;
   std::vector<int> stage_weights = {};  // of the stages; none: they are alike
+  // The matrix that makes logits is divided by tokens of the vocabulary among all ranks, or
+  // whole on rank 0. Where all ranks have attention and experts.
+  bool divides_head = false;
+  // Shared experts have slices as the routed ones have; or each rank has them whole, for its own
+  // rows. Where all ranks have a slice of each expert (expert_ep is 1).
+  bool divides_shared = false;
 
   int num_attention_ranks() const { return attention_tp * attention_dp; }
   int num_expert_ranks() const { return expert_ep * expert_tp; }

@@ -32,6 +32,13 @@ CacheParts AttentionRole::CacheOf(const model::AttentionSpec& whole) const {
   return Divide(whole.latent ? 1 : whole.num_kv_heads, *this);
 }
 
+Part HeadRole::TokensOf(int vocab_size) const {
+  const int num_panels = (vocab_size + kHeadPanelTokens - 1) / kHeadPanelTokens;
+  const Part panels = PartOf(num_panels, part, parts);
+  const int first = panels.first * kHeadPanelTokens;
+  return {first, std::min(panels.size * kHeadPanelTokens, vocab_size - first)};
+}
+
 ExpertSplit::ExpertSplit(int num_shares, const std::vector<int>& weights) {
   CHECK(weights.empty() || std::ssize(weights) == num_shares, "{} weights of {} shares",
         weights.size(), num_shares);
@@ -65,6 +72,10 @@ Roles::Roles(const Layout& layout)
             std::ssize(layout.attention_ranks) == layout.num_attention_ranks(),
         "{} ranks for {} with attention", layout.attention_ranks.size(),
         layout.num_attention_ranks());
+  CHECK(!layout.divides_head || (are_whole() && layout.stages == 1),
+        "only ranks with attention and experts divide the head");
+  CHECK(!layout.divides_shared || (are_whole() && layout.stages == 1 && layout.expert_ep == 1),
+        "shared experts are sliced where the others are");
   if (layout.stages > 1) {
     DivideLayers();
     return;
@@ -85,7 +96,11 @@ Roles::Roles(const Layout& layout)
       role.experts = ExpertRole{place / slices, place % slices, slices};
       expert_ranks_.push_back(rank);
     }
-    role.has_head = rank == 0;
+    if (layout.divides_head) {
+      role.head = HeadRole{rank, num_ranks()};
+    } else if (rank != 0) {
+      role.head.reset();
+    }
   }
 }
 
@@ -100,7 +115,7 @@ void Roles::DivideLayers() {
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const int end = first + (weights.empty() ? 1 : weights[static_cast<size_t>(rank)]);
     roles_[rank].stage = {.first = first, .end = end, .of = sum};
-    roles_[rank].has_head = rank == 0;
+    if (rank != 0) roles_[rank].head.reset();
     first = end;
   }
   attention_ranks_ = {num_ranks() - 1};

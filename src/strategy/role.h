@@ -2,6 +2,8 @@
 // asks which rank has what asks here; how fast a rank is stands in cost/rates.h.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,13 +83,27 @@ struct StageRole {
   bool operator==(const StageRole&) const = default;
 };
 
+// Rows of the matrix that makes logits: those of consecutive tokens of the vocabulary.
+struct HeadRole {
+  int part = 0;
+  int parts = 1;
+
+  // Parts begin where panels of a packed matrix do, so that those of a packed file are some of its
+  // bytes. Precondition: the vocabulary has as many panels as there are parts.
+  Part TokensOf(int vocab_size) const;
+  bool operator==(const HeadRole&) const = default;
+};
+// Tokens of a panel (kernels/packed_matrix.h).
+inline constexpr int kHeadPanelTokens = 64;
+
 // What a rank does; what is unset, other ranks do. By default all of it.
 struct Role {
   std::optional<AttentionRole> attention = AttentionRole{};
   std::optional<ExpertRole> experts = ExpertRole{};
   StageRole stage = {};  // where both are of some layers alone
-  bool has_head = true;
+  std::optional<HeadRole> head = HeadRole{};
 
+  bool has_head() const { return head.has_value(); }
   bool owns_rows() const { return attention.has_value(); }
   bool has_experts() const { return experts.has_value(); }
   // Whether its rows are those that the head is computed of.
@@ -124,7 +140,8 @@ class ExpertSplit {
 class Roles {
  public:
   // Implicit, because a layout is a short way to write roles. The head is on rank 0, also where
-  // that has no attention: it samples, and the commands talk to it.
+  // that has no attention: it samples, and the commands talk to it. Where it is divided, that rank
+  // gets the logits of the others.
   Roles(const Layout& layout = {});
   // Attention on ranks 0 .. attention_ranks - 1, each with its own sequences; experts on those
   // after them, each with its own.
@@ -141,6 +158,8 @@ class Roles {
   int attention_parts() const { return layout_.attention_tp; }
   int expert_slices() const { return layout_.expert_tp; }
   const ExpertSplit& expert_split() const { return split_; }
+  bool divides_head() const { return layout_.divides_head; }
+  bool divides_shared() const { return layout_.divides_shared; }
   int num_expert_ranks() const { return layout_.num_expert_ranks(); }
   // Whether each rank has both attention and experts.
   bool are_whole() const { return !layout_.disaggregates; }
@@ -173,6 +192,15 @@ class Roles {
   std::vector<int> attention_ranks_;  // in increasing order, as are the next ones
   std::vector<int> expert_ranks_;
 };
+
+// Rows whose logits are computed at once (device/stream.h).
+inline constexpr int kHeadRows = 128;
+
+// In so many chunks ranks that divide the head go through so many wanted rows of them all.
+inline int HeadChunksOf(const Roles& roles, int64_t num_wanted) {
+  if (!roles.divides_head()) return 1;
+  return static_cast<int>(std::max<int64_t>(1, (num_wanted + kHeadRows - 1) / kHeadRows));
+}
 
 // A part of serving whose steps may have roles of their own.
 enum class Phase {

@@ -14,7 +14,7 @@ TEST(Roles, OfALayoutDivideHeadsSequencesSharesAndSlices) {
     const Role& role = roles.of(rank);
     EXPECT_EQ(role.attention, (AttentionRole{rank / 2, rank % 2, 2}));
     EXPECT_EQ(role.experts, (ExpertRole{rank / 3, rank % 3, 3}));
-    EXPECT_EQ(role.has_head, rank == 0);
+    EXPECT_EQ(role.has_head(), rank == 0);
     EXPECT_EQ(roles.RankOfPart(role.attention->group, role.attention->part), rank);
     EXPECT_EQ(roles.RankOfSlice(role.experts->share, role.experts->slice), rank);
   }
@@ -95,7 +95,7 @@ TEST(Roles, AttentionIsOnTheRanksThatTheLayoutNames) {
   EXPECT_EQ(roles.ExpertsOf(0, 8), (Part{0, 6}));
   EXPECT_EQ(roles.ExpertsOf(1, 8), Part());
   // Rank 0 samples, whatever else it does.
-  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(roles.of(rank).has_head, rank == 0);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(roles.of(rank).has_head(), rank == 0);
   // Those that are named are the first ones where none is.
   Layout first = layout;
   first.attention_ranks.clear();
@@ -127,8 +127,8 @@ TEST(Roles, OfStagesHaveSomeOfTheLayersEach) {
     EXPECT_EQ(roles.StageOf(layer, 10), layer < 2 ? 0 : layer < 7 ? 1 : 2);
   }
   // The head is where it always is, its rows come from the last stage.
-  EXPECT_TRUE(roles.of(0).has_head);
-  EXPECT_FALSE(roles.of(2).has_head);
+  EXPECT_TRUE(roles.of(0).has_head());
+  EXPECT_FALSE(roles.of(2).has_head());
   EXPECT_EQ(roles.RankOfPart(0, 0), 2);
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(roles.of(rank).gives_output(), rank == 2);
   // To itself a rank is the only one.
@@ -176,6 +176,28 @@ TEST(ExpertSplit, WithWeightsCoversAllExpertsOnce) {
   EXPECT_EQ(ExpertSplit(2, {3, 1}).PartOfAmount(1, 2), 0.5);
   EXPECT_EQ(ExpertSplit(2, {99, 1}).FewestExperts(8), 1);
   EXPECT_EQ(ExpertSplit(2, {1, 99}).FewestExperts(8), 0);
+}
+
+TEST(Roles, DivideTheHeadByWholePanels) {
+  const Roles roles = Layout{.attention_tp = 3, .expert_tp = 3, .divides_head = true};
+  int next_token = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const Part tokens = roles.of(rank).head->TokensOf(250);  // four panels
+    EXPECT_EQ(tokens.first, next_token);
+    EXPECT_EQ(tokens.first % kHeadPanelTokens, 0);
+    EXPECT_GT(tokens.size, 0);
+    next_token += tokens.size;
+  }
+  EXPECT_EQ(next_token, 250);
+  EXPECT_EQ(HeadRole{}.TokensOf(250), (Part{0, 250}));
+}
+
+TEST(Roles, GoThroughADividedHeadSoManyRowsAtATime) {
+  const Roles roles = Layout{.attention_tp = 2, .expert_tp = 2, .divides_head = true};
+  EXPECT_EQ(HeadChunksOf(roles, 0), 1);
+  EXPECT_EQ(HeadChunksOf(roles, kHeadRows), 1);
+  EXPECT_EQ(HeadChunksOf(roles, kHeadRows + 1), 2);
+  EXPECT_EQ(HeadChunksOf(Layout{.attention_tp = 2, .expert_tp = 2}, 1000), 1);
 }
 
 }  // namespace

@@ -14,13 +14,18 @@ void AddSlicedExperts(StepBuilder& step, const LayerWork& work, int layer) {
       step.Collective(kDispatch, LaneKind::kSend, {layer, 0},
                       [&](int rank) { return work.Dispatch(rank, 0); }, {route});
   const bool has_shared = step.layers()[layer].moe->shared_intermediate_size > 0;
-  if (has_shared) {
-    step.Compute(
-        kShared, {layer}, [&](int rank) { return work.Shared(rank); },
-        step.options().pipeline.overlap ? std::vector<RankTasks>{}
-                                        : std::vector<RankTasks>{gather});
-  }
+  const bool divides_shared = step.roles().divides_shared();
+  const auto shared = [&](const std::vector<RankTasks>& after) {
+    if (has_shared) {
+      step.Compute(
+          kShared, {layer}, [&](int rank) { return work.Shared(rank); }, after);
+    }
+  };
+  const bool waits = !step.options().pipeline.overlap;
+  if (!divides_shared) shared(waits ? std::vector<RankTasks>{gather} : std::vector<RankTasks>{});
   step.Compute(kExperts, {layer, 0}, [&](int rank) { return work.Experts(rank, 0); }, {gather});
+  // A slice of it is one more expert that all rows visit.
+  if (divides_shared) shared({});
   const RankTasks reduce =
       step.Compute(kReduce, {layer, 0}, [&](int rank) { return work.Reduce(rank, 0); });
   const RankTasks scatter =

@@ -110,6 +110,8 @@ Pipeline PipelineOf(const StepOptions& options) {
 
 schedule::Schedule BuildStep(const model::ModelSpec& spec, const StepOptions& options) {
   if (options.roles.num_stages() > 1) return BuildLayerPipeline(spec, options);
+  CHECK(!options.roles.divides_shared() || (options.pipeline.chunks == 1 && !options.paging),
+        "slices of shared experts are in memory, and not cut into chunks");
   StepBuilder step(spec, options, /*encoder=*/false);
   if (!options.roles.are_whole()) {
     CHECK(!spec.has_encoder(), "an encoder's inputs stay whole");

@@ -106,9 +106,17 @@ struct StepOptions {
   std::optional<ExpertLoads> loads = {};
   // Unset: all keys and values are in memory. Of one rank, without an encoder or latents.
   std::optional<SpilledKv> spilled_kv = {};
+  // Where the head is divided: the wanted rows go through it in so many chunks (HeadChunksOf,
+  // role.h), and of each nothing but the largest logit is looked at
+  // (device::SequenceStep::largest_suffices).
+  int head_chunks = 1;
+  bool largest_suffices = true;
   // Tasks of this rank alone: what it executes. -1: of all ranks, as the simulator wants them.
   int only_rank = -1;
 };
+
+// What a rank tells of a row of which only the largest logit is wanted: that, and its token.
+inline constexpr int kLargestBytes = 8;
 
 // As the options say, or of several ranks whose experts are read from a disk: its chunks are what
 // is read, and the whole step goes through a layer at once, so that each expert is read once.

@@ -300,7 +300,19 @@ Work LayerWork::Dense(int rank) const {
 }
 
 Work LayerWork::Shared(int rank) const {
-  return FeedForward(layer_.moe->activation, layer_.moe->shared_intermediate_size, rank);
+  const model::MoeSpec& moe = *layer_.moe;
+  if (!roles().divides_shared()) {
+    return FeedForward(moe.activation, moe.shared_intermediate_size, rank);
+  }
+  // A slice, of the rows of all ranks.
+  const double intermediate = moe.shared_intermediate_size * slice();
+  const double elements = NumMatrices(moe.activation) * hidden() * intermediate;
+  Work work{.memory_bytes = {{elements * options_.bytes.weights}}};
+  for (int of = 0; of < roles().num_ranks(); ++of) {
+    work.flops.push_back({2 * elements, RowsOf(of)});
+    work.memory_bytes.push_back({PassBytes(hidden(), intermediate, hidden()), RowsOf(of)});
+  }
+  return work;
 }
 
 Work LayerWork::Route(int rank) const {
@@ -341,7 +353,8 @@ Work LayerWork::Dispatch(int rank, int chunk) const {
   work.link_bytes.reserve(static_cast<size_t>(roles().num_expert_ranks()));
   for (int to = 0; to < roles().num_ranks(); ++to) {
     if (to == rank || !roles().of(to).has_experts()) continue;
-    const double row_bytes = hidden() * options_.bytes.dispatched + 1 + VisitsOf(to) * kPairBytes;
+    const double pairs = VisitsOf(to) + (roles().divides_shared() && HasShared() ? 1 : 0);
+    const double row_bytes = hidden() * options_.bytes.dispatched + 1 + pairs * kPairBytes;
     work.link_bytes.push_back({row_bytes, {SizeKind::kSent, layer_idx_, chunk, rank, to}});
   }
   return work;

@@ -80,6 +80,7 @@ class LayerWork {
   // Of one token, in the rank's cache.
   double CachedElements(int rank) const;
   double hidden() const { return spec_.hidden_size; }
+  bool HasShared() const { return layer_.moe->shared_intermediate_size > 0; }
   // The share of each expert that a rank computes.
   double slice() const { return 1.0 / roles().expert_slices(); }
   // Experts of a rank that a row is expected to visit; of a rank without experts: of any that has.

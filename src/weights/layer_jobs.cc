@@ -195,7 +195,7 @@ void MoeJobs(const Reading& reading, const model::MoeSpec& spec, int layer, MoeW
   }
   if (moe->shared) {
     jobs.Ffn(*moe->shared, layer, -1, {kSharedGate, kSharedUp, kSharedDown},
-             {0, spec.shared_intermediate_size});
+             SharedSliceOf(spec, share, formats));
   }
 }
 
@@ -257,9 +257,10 @@ void DecoderJobs(const StoredTensors& tensors, const model::ModelSpec& whole, co
     jobs->PackStacked(weights->embedding, {PackJobs::All(tensors.Get(TensorRole::kEmbedding))});
   }
   // A head that is the embedding has been packed with it, but on a rank that does not embed.
-  if (share.with_head && !(share.with_embedding() && weights->embedding_is_head())) {
+  if (share.with_head() && !(share.with_embedding() && weights->embedding_is_head())) {
     const TensorRole role = whole.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead;
-    jobs->PackStacked(weights->head, {PackJobs::All(tensors.Get(role))});
+    jobs->PackStacked(weights->head,
+                      {{&tensors.Get(role), share.head->TokensOf(whole.vocab_size)}});
   }
   for (int layer = 0; layer < whole.num_layers(); ++layer) {
     if (!share.stage.HasLayer(layer, whole.num_layers())) continue;

@@ -281,8 +281,10 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
     } else {
       EXPECT_EQ(local.embedding.rows, 0);
     }
-    if (share_.with_head) {
-      ExpectSame(local.head, whole.head);
+    if (share_.with_head()) {
+      const Part tokens = share_.head->TokensOf(whole.spec.vocab_size);
+      ExpectRows(local.head, whole.head, {tokens});
+      EXPECT_EQ(local.first_head_token, tokens.first);
     } else {
       EXPECT_EQ(local.head.rows, 0);
     }
@@ -312,10 +314,38 @@ TEST_P(LoadShareTest, PartsOfMatricesAreThoseOfTheWhole) {
     for (const int parts : {2, 3, 4}) {
       for (int part = 0; part < parts; ++part) {
         const Share heads{.attention_part = part, .attention_parts = parts};
-        const Share slices{.expert_slice = part, .expert_slices = parts, .with_head = part == 1};
+        Share slices{.expert_slice = part, .expert_slices = parts};
+        if (part != 1) slices.head.reset();
         if (Fits(formats, heads)) ExpectShareOf(whole, Load(formats, heads));
         if (Fits(formats, slices)) ExpectShareOf(whole, Load(formats, slices));
       }
+    }
+  }
+}
+
+TEST_P(LoadShareTest, PartsOfTheHeadAreOfWholePanels) {
+  const int vocab_size = checkpoint_.spec().vocab_size;
+  const int num_panels = (vocab_size + strategy::kHeadPanelTokens - 1) / strategy::kHeadPanelTokens;
+  for (const WeightFormat format : kFormats) {
+    const WeightFormats formats{.matrices = format};
+    const ModelWeights whole = Load(formats, {});
+    for (const int parts : {2, 3}) {
+      Share share{.head = strategy::HeadRole{0, parts}};
+      if (parts > num_panels) {
+        const auto refused = LocalSpec(checkpoint_.spec(), share, formats);
+        ASSERT_FALSE(refused);
+        EXPECT_THAT(refused.error().message, ::testing::HasSubstr("parts of whole panels"));
+        continue;
+      }
+      int next_token = 0;
+      for (int part = 0; part < parts; ++part) {
+        share.head->part = part;
+        const ModelWeights local = Load(formats, share);
+        ExpectShareOf(whole, local);
+        EXPECT_EQ(local.first_head_token, next_token);
+        next_token += local.head.rows;
+      }
+      EXPECT_EQ(next_token, vocab_size);
     }
   }
 }

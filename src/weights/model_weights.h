@@ -118,8 +118,11 @@ struct ExpertRooms {
 struct ModelWeights {
   model::ModelSpec spec;  // as the rank sees it (share.h)
   WeightFormats formats;
-  kernels::PackedMatrix head;       // (vocab, hidden), or no rows on a rank that makes no logits
-  kernels::PackedMatrix embedding;  // (vocab, hidden), the head itself when tied and of one format
+  // (vocab, hidden), or the rows of the rank's tokens; no rows on a rank that makes no logits.
+  kernels::PackedMatrix head;
+  int first_head_token = 0;  // of the first of its rows
+  kernels::PackedMatrix
+      embedding;  // (vocab, hidden); the head is in it when tied and of one format
   std::optional<EncoderWeights> encoder;
   std::vector<float> relative_bias;  // of the decoder: (num_buckets, num_heads) or empty
   std::vector<float> final_norm;     // (hidden)
@@ -134,6 +137,14 @@ struct ModelWeights {
 
   bool embedding_is_head() const {
     return spec.tied_embeddings && formats.embedding() == formats.head();
+  }
+  // Whether the head has no memory of its own; then, once the embedding has its place: it has, too.
+  bool head_is_in_embedding() const {
+    return head.rows > 0 && embedding.rows > 0 && embedding_is_head();
+  }
+  void PlaceHeadInEmbedding() {
+    if (!head_is_in_embedding()) return;
+    head.data = embedding.panel(first_head_token / kernels::kPanelRows).data;
   }
 };
 

@@ -47,13 +47,11 @@ std::vector<NamedMatrix> Matrices(const ModelWeights& weights) {
     add(prefix + "cross_kv", layer.cross->kv);
     add(prefix + "cross_output", layer.cross->output);
   };
-  // One that is both is the head; without a head it still is the embedding.
-  const bool has_head = weights.head.rows > 0;
-  if (has_head) add("head", weights.head);
-  const bool has_embedding = weights.embedding.rows > 0;
-  if (has_embedding && (!has_head || !weights.embedding_is_head())) {
-    add("embedding", weights.embedding);
-  }
+  // An embedding that is all of the head, too, is named after that.
+  const bool is_in_embedding = weights.head_is_in_embedding();
+  const bool is_embedding = is_in_embedding && weights.head.rows == weights.embedding.rows;
+  if (weights.head.rows > 0 && !is_in_embedding) add("head", weights.head);
+  if (weights.embedding.rows > 0) add(is_embedding ? "head" : "embedding", weights.embedding);
   const auto add_layer = [&](const LayerWeights& layer, const std::string& prefix) {
     add_attention(layer, prefix);
     if (layer.dense) add_ffn(prefix + "dense", *layer.dense);
@@ -83,7 +81,7 @@ void SetPlaces(std::span<const std::byte* const> places, ModelWeights* weights) 
   for (size_t i = 0; i < matrices.size(); ++i) {
     const_cast<kernels::PackedMatrix*>(matrices[i].matrix)->data = places[i];
   }
-  if (weights->head.rows > 0 && weights->embedding_is_head()) weights->embedding = weights->head;
+  weights->PlaceHeadInEmbedding();
   if (weights->encoder && weights->spec.tied_embeddings) {
     weights->encoder->embedding = weights->embedding;
   }

@@ -26,7 +26,7 @@ struct NamedMatrix {
 std::vector<NamedMatrix> Matrices(const ModelWeights& weights);
 
 // Sets where each matrix lies, in the order of Matrices, which has `places.size()` of them. Of two
-// that are one, such as tied embeddings, the list has the first.
+// that are one, such as tied embeddings, the list has one.
 void SetPlaces(std::span<const std::byte* const> places, ModelWeights* weights);
 
 struct NamedVector {

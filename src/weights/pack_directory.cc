@@ -151,9 +151,7 @@ class DirectoryPacker {
     }
     matrices_ = Matrices(weights_);
     for (const NamedMatrix& named : matrices_) {
-      // Of two that are one the job has the embedding, and the list the head.
-      const bool is_both = named.matrix == &weights_.head && weights_.embedding_is_head();
-      const auto job = by_target.find(is_both ? &weights_.embedding : named.matrix);
+      const auto job = by_target.find(named.matrix);
       CHECK(job != by_target.end(), "nothing packs {}", named.name);
       of_matrix_.push_back(job->second);
     }

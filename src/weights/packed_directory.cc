@@ -115,7 +115,17 @@ void KeepTensors(const Share& share, ModelWeights& weights) {
   };
   if (weights.encoder) keep_experts(weights.spec.encoder_layers, weights.encoder->layers);
   keep_experts(weights.spec.layers, weights.layers);
-  if (!share.with_head) weights.head = {};
+  if (!share.with_head()) {
+    weights.head = {};
+  } else {
+    // Panels of the whole one, which are one behind the other.
+    const strategy::Part tokens = share.head->TokensOf(weights.head.rows);
+    if (weights.head.data != nullptr) {
+      weights.head.data = weights.head.panel(tokens.first / kernels::kPanelRows).data;
+    }
+    weights.head.rows = tokens.size;
+    weights.first_head_token = tokens.first;
+  }
   if (!share.with_embedding()) weights.embedding = {};
 }
 
@@ -266,6 +276,7 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
     if (!spec) return spec.error();
     LayOut(*spec, directory.formats, nullptr, &shapes, *share);
     for (const NamedMatrix& named : Matrices(shapes)) names.insert(named.name);
+    if (shapes.embedding_is_head() && names.contains("embedding")) names.insert("head");
   }
   std::vector<NamedBytes> chosen;
   std::vector<NamedDigest> expected;

@@ -238,7 +238,7 @@ TEST_P(PackedDirectoryTest, NeverWritesOverAnything) {
 
 TEST_P(PackedDirectoryTest, MapsTheExpertsOfAShare) {
   const ModelWeights whole = Write({.matrices = kernels::WeightFormat::kInt8});
-  const Share share{.expert_share = 1, .expert_shares = 3, .with_head = false};
+  const Share share{.expert_share = 1, .expert_shares = 3, .head = {}};
   auto opened = OpenPackedDirectory(target());
   ASSERT_TRUE(opened) << opened.error().message;
   const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
@@ -263,6 +263,25 @@ TEST_P(PackedDirectoryTest, MapsTheExpertsOfAShare) {
       EXPECT_EQ(0, std::memcmp(a.down.data, b.down.data, a.down.size_bytes()));
     }
   }
+}
+
+TEST_P(PackedDirectoryTest, MapsAPartOfTheHead) {
+  const ModelWeights whole = Write({.matrices = kernels::WeightFormat::kInt8});
+  Share share{.head = strategy::HeadRole{1, 2}};
+  if (!LocalSpec(whole.spec, share, whole.formats)) GTEST_SKIP() << "its vocabulary is one panel";
+  auto opened = OpenPackedDirectory(target());
+  ASSERT_TRUE(opened) << opened.error().message;
+  hardware::ThreadPool pool({0});
+  EXPECT_TRUE(VerifyPacked(*opened, share, pool, {}));
+  const Result<ModelWeights> mapped = MapWeights(*std::move(opened), ledger_, share);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(mapped->storage.size_bytes(), PackedSizeBytes(mapped->spec, mapped->formats, share));
+  const strategy::Part tokens = share.head->TokensOf(whole.spec.vocab_size);
+  ASSERT_EQ(mapped->head.rows, tokens.size);
+  EXPECT_EQ(
+      0, std::memcmp(mapped->head.data, whole.head.panel(tokens.first / kernels::kPanelRows).data,
+                     mapped->head.size_bytes()));
+  EXPECT_EQ(mapped->embedding.rows, whole.embedding.rows);
 }
 
 TEST_P(PackedDirectoryTest, MapsTheLayersOfAStage) {
@@ -311,7 +330,7 @@ TEST_P(PackedDirectoryTest, OfPartsHasWhatRanksWithThoseLoad) {
                             .attention_parts = 2,
                             .expert_slice = 1,
                             .expert_slices = 2,
-                            .with_head = false},
+                            .head = {}},
                              Share{.attention_parts = 2, .expert_share = 1, .expert_shares = 2},
                              Share{.expert_slice = 2, .expert_slices = 3}}) {
     fs::remove_all(target());

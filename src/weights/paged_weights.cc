@@ -97,9 +97,8 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
     for (const PagePart& part : page.parts) part.matrix->data = next + part.begin;
     next += memory::DirectBytes(page.size_bytes);
   }
-  // Of two that are one matrix, the index has the first.
-  const bool has_head = weights->head.rows > 0;
-  if (has_head && weights->embedding_is_head()) weights->embedding = weights->head;
+  // Of two that are one matrix, the index has one.
+  weights->PlaceHeadInEmbedding();
   if (weights->encoder && spec.tied_embeddings) weights->encoder->embedding = weights->embedding;
   weights->storage = *std::move(storage);
   weights->bytes = weights->storage.bytes();

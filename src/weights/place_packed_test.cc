@@ -83,8 +83,7 @@ TEST_F(PlacePackedTest, ACopyHasTheSameBitsAndLetsGoOfTheFile) {
   for (const char* model : {"olmoe_plain", "deepseek_v3_fp8", "gpt_oss_mxfp4", "granitemoe_plain",
                             "switch_plain", "switch_untied"}) {
     Write(kGolden + model, kernels::WeightFormat::kInt8);
-    for (const Share& share :
-         {Share{}, Share{.expert_share = 1, .expert_shares = 2, .with_head = false}}) {
+    for (const Share& share : {Share{}, Share{.expert_share = 1, .expert_shares = 2, .head = {}}}) {
       SCOPED_TRACE(fmt::format("{}, share {}", model, share.expert_share));
       const ModelWeights expected = Map(share);
       ModelWeights copy = Map(share);

@@ -37,9 +37,17 @@ int SliceUnit(const WeightFormats& formats) {
   return formats.matrices == kernels::WeightFormat::kInt4 ? formats.group : 1;
 }
 
-int NumUnits(const model::MoeSpec& moe, const WeightFormats& formats) {
+int NumUnits(int intermediate_size, const WeightFormats& formats) {
   const int unit = SliceUnit(formats);
-  return (moe.intermediate_size + unit - 1) / unit;
+  return (intermediate_size + unit - 1) / unit;
+}
+
+Part SliceOfSize(int intermediate_size, const Share& share, const WeightFormats& formats) {
+  const Part units =
+      PartOf(NumUnits(intermediate_size, formats), share.expert_slice, share.expert_slices);
+  const int first = units.first * SliceUnit(formats);
+  const int end = std::min((units.first + units.size) * SliceUnit(formats), intermediate_size);
+  return {first, end - first};
 }
 
 Status CutAttention(const Share& share, model::AttentionSpec& attention) {
@@ -71,7 +79,11 @@ Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSp
                                  : "",
                              moe.num_experts)};
   }
-  const int num_units = NumUnits(moe, formats);
+  const bool divides_shared = share.divides_shared && moe.shared_intermediate_size > 0;
+  const int smallest = divides_shared
+                           ? std::min(moe.intermediate_size, moe.shared_intermediate_size)
+                           : moe.intermediate_size;
+  const int num_units = NumUnits(smallest, formats);
   if (share.expert_slices > num_units) {
     const std::string unit =
         SliceUnit(formats) == 1
@@ -79,8 +91,9 @@ Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSp
             : fmt::format(" in int4 groups of {} (--int4-group)", SliceUnit(formats));
     return Error{fmt::format(
         "experts with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
-        moe.intermediate_size, unit, share.expert_slices, num_units)};
+        smallest, unit, share.expert_slices, num_units)};
   }
+  moe.shared_intermediate_size = SharedSliceOf(moe, share, formats).size;
   moe.intermediate_size = share.with_experts ? SliceOf(moe, share, formats).size : 0;
   if (!share.with_attention) {
     moe.shared_intermediate_size = 0;
@@ -139,9 +152,10 @@ Share ShareOf(const strategy::Roles& roles, int rank) {
           .expert_shares = roles.expert_split(),
           .expert_slice = experts.slice,
           .expert_slices = experts.slices,
-          .with_head = role.has_head,
+          .head = role.head,
           .with_attention = role.owns_rows(),
           .with_experts = role.has_experts(),
+          .divides_shared = roles.divides_shared(),
           .stage = role.stage};
 }
 
@@ -203,6 +217,17 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
         "the layers of an encoder-decoder model cannot be divided over ranks, since its decoder "
         "waits for the whole encoder: use a layout such as attention=dp2,experts=ep2"};
   }
+  if (share.head && share.head->parts > 1) {
+    const int most =
+        (whole.vocab_size + strategy::kHeadPanelTokens - 1) / strategy::kHeadPanelTokens;
+    if (share.head->parts > most) {
+      return Error{fmt::format(
+          "a head with a vocabulary of {} cannot be divided into {} parts of whole panels of {} "
+          "tokens; 1 to {} fit: use fewer ranks, or a layout without head=tp{}",
+          whole.vocab_size, share.head->parts, strategy::kHeadPanelTokens, most,
+          share.head->parts)};
+    }
+  }
   model::ModelSpec local = whole;
   if (Status cut = CutLayers(share, formats, local.encoder_layers); !cut) return cut.error();
   if (Status cut = CutLayers(share, formats, local.layers); !cut) return cut.error();
@@ -221,11 +246,12 @@ Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {
 }
 
 Part SliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {
-  const Part units = PartOf(NumUnits(whole, formats), share.expert_slice, share.expert_slices);
-  const int first = units.first * SliceUnit(formats);
-  const int end =
-      std::min((units.first + units.size) * SliceUnit(formats), whole.intermediate_size);
-  return {first, end - first};
+  return SliceOfSize(whole.intermediate_size, share, formats);
+}
+
+Part SharedSliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {
+  if (!share.divides_shared) return {0, whole.shared_intermediate_size};
+  return SliceOfSize(whole.shared_intermediate_size, share, formats);
 }
 
 }  // namespace convene::weights

@@ -1,10 +1,11 @@
 // What of a model's weights a rank holds, and the model as it looks there: fewer heads, narrower
 // experts. Reads nothing.
 //
-// Divided are the attention's heads, the experts, and each expert along its intermediate size; or
-// the layers, of which a rank then has some whole, and the first one the embedding. Everything else
-// is on every rank that has attention: dense blocks, shared experts, routers, norms, embeddings,
-// the latents of latent attention. A bias of a sum over ranks is part 0's alone.
+// Divided are the attention's heads, the experts, and each expert along its intermediate size,
+// shared ones too where the layout says so, and the matrix that makes logits by tokens of the
+// vocabulary; or the layers, of which a rank then has some whole, and the first one the embedding.
+// Everything else is on every rank that has attention: dense blocks, shared experts, routers,
+// norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
 #pragma once
 
 #include <optional>
@@ -24,12 +25,13 @@ struct Share {
   strategy::ExpertSplit expert_shares = {};
   int expert_slice = 0;  // of each expert
   int expert_slices = 1;
-  bool with_head = true;  // the matrix that makes logits
+  std::optional<strategy::HeadRole> head = strategy::HeadRole{};  // of the matrix that makes logits
   // Where other ranks have the rest (strategy::Role): attention with all else that is done to rows,
   // and routed experts. At least one of them; the degrees above are those of the ranks that have
   // it.
   bool with_attention = true;
   bool with_experts = true;
+  bool divides_shared = false;     // shared experts, as the routed ones
   strategy::StageRole stage = {};  // of the decoder's layers those that it has
 
   // Of the decoder's experts in steps of generated tokens alone, where it is another part
@@ -45,6 +47,7 @@ struct Share {
   };
   std::optional<DecodeExperts> decode = {};
 
+  bool with_head() const { return head.has_value(); }
   bool with_embedding() const { return with_attention && stage.is_first(); }
   bool operator==(const Share&) const = default;
 };
@@ -86,5 +89,9 @@ strategy::Part ExpertsOf(const model::MoeSpec& whole, const Share& share);
 // Of the intermediate size. int4 is cut where groups begin, so that they are the whole matrix's.
 strategy::Part SliceOf(const model::MoeSpec& whole, const Share& share,
                        const WeightFormats& formats);
+
+// The same of the shared experts: all of them, unless the share divides these.
+strategy::Part SharedSliceOf(const model::MoeSpec& whole, const Share& share,
+                             const WeightFormats& formats);
 
 }  // namespace convene::weights

@@ -36,7 +36,7 @@ TEST(Share, IsWhatTheLayoutGivesTheRank) {
                                        .expert_shares = 1,
                                        .expert_slice = 3,
                                        .expert_slices = 4,
-                                       .with_head = false}));
+                                       .head = {}}));
   EXPECT_EQ(ShareOf({}, 0), Share{});
 }
 
@@ -51,7 +51,7 @@ TEST(Share, OfRanksWithAttentionOrExpertsAloneLacksTheRest) {
     const Share share = ShareOf(layout, rank);
     EXPECT_EQ(share.with_attention, rank < 2);
     EXPECT_EQ(share.with_experts, rank >= 2);
-    EXPECT_EQ(share.with_head, rank == 0);
+    EXPECT_EQ(share.with_head(), rank == 0);
     const auto local = Local(spec, share);
     ASSERT_TRUE(local) << local.error().message;
     const model::LayerSpec& layer = local->layers[0];

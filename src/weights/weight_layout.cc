@@ -156,15 +156,21 @@ uint64_t LayOut(const model::ModelSpec& spec, const WeightFormats& formats, cons
   weights->encoder.reset();
   weights->head = {};
   weights->embedding = {};
-  if (share.with_head || (share.with_embedding() && weights->embedding_is_head())) {
-    weights->head = placer.Place(formats.head(), spec.vocab_size, spec.hidden_size);
+  if (share.with_head()) {
+    static_assert(strategy::kHeadPanelTokens == kernels::kPanelRows);
+    const strategy::Part tokens = share.head->TokensOf(spec.vocab_size);
+    weights->first_head_token = tokens.first;
+    weights->head = share.with_embedding() && weights->embedding_is_head()
+                        ? PackedMatrix{.format = formats.head(),
+                                       .group = formats.group,
+                                       .rows = tokens.size,
+                                       .cols = spec.hidden_size}
+                        : placer.Place(formats.head(), tokens.size, spec.hidden_size);
   }
   if (share.with_embedding()) {
-    weights->embedding = weights->embedding_is_head()
-                             ? weights->head
-                             : placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
+    weights->embedding = placer.Place(formats.embedding(), spec.vocab_size, spec.hidden_size);
   }
-  if (!share.with_head) weights->head = {};
+  if (base != nullptr) weights->PlaceHeadInEmbedding();
   if (!spec.encoder_layers.empty()) {
     EncoderWeights& encoder = weights->encoder.emplace();
     encoder.embedding = spec.tied_embeddings

@@ -20,7 +20,10 @@ for line in "2 attention=dp2,experts=ep2" "2 attention=tp2,experts=tp2" "2 atten
             "2 attention=dp2,experts=ep2 --no-overlap --wire f32" "2 attention=dp2,experts=ep2 --micro-batches 2" \
             "2 attention=dp2,experts=slice2 --micro-batches 3 --pipeline 2" \
             "2 attention=dp2,experts=ep2 --decode-experts tp2" "2 attention=tp2,experts=tp2 --decode-experts ep2" \
-            "4 attention=dp4,experts=ep4 --decode-experts ep2tp2 --micro-batches 2"; do
+            "4 attention=dp4,experts=ep4 --decode-experts ep2tp2 --micro-batches 2" \
+            "2 attention=tp2,experts=tp2,head=tp2" "4 attention=dp4,experts=ep4,head=tp4 --micro-batches 2" \
+            "2 attention=dp2,experts=ep2,head=tp2 --decode-experts tp2" \
+            "2 layers=pp2" "3 layers=pp2:1:1 --micro-batches 3"; do
   read -r n layout more <<<"$line"
   # shellcheck disable=SC2086
   ranks "$n" run models/demo --prompt "$prompt" --max-tokens 24 --temperature 0 --layout "$layout" $more \

@@ -72,6 +72,12 @@ struct RowSum {
   }
 };
 
+// Of an own row: the router's extra row is the shared expert's gate.
+float SharedWeight(const model::MoeSpec& moe, const Frame& frame, int row) {
+  const RowBuffer& logits = ActivationsOf(frame).router_logits;
+  return 1.0f / (1.0f + std::exp(-logits.floats(frame.own().first + row)[moe.num_experts]));
+}
+
 }  // namespace
 
 Status FeedForward::Dense(const Layer& layer, Frame& frame) {
@@ -99,14 +105,39 @@ void FeedForward::RunDense(const model::ActivationSpec& activation, const weight
 Status FeedForward::Shared(const Layer& layer, Frame& frame) {
   const auto weights = context_.weights.LeaseLayer(layer.id(), LayerPart::kShared);
   if (!weights) return weights.error();
+  if (frame.visits_shared) {
+    SharedSlots(layer.spec.moe->activation, *(*weights)->moe->shared, frame);
+    return {};
+  }
   RunDense(layer.spec.moe->activation, *(*weights)->moe->shared, frame, Epilogue::kStore, 1,
            ActivationsOf(frame).shared_out);
   return {};
 }
 
+void FeedForward::SharedSlots(const model::ActivationSpec& activation,
+                              const weights::FfnWeights& ffn, Frame& frame) {
+  const Workspace& workspace = context_.workspace;
+  const ChunkSlots& slots = frame.expert_rows.selected();
+  // The last expert is the shared one.
+  const int first = *(slots.first_slot.end() - 2);
+  const int count = slots.first_slot.back() - first;
+  GatherRows(slots, first - slots.first_slot.front(), count, frame);
+  context_.Multiply(ffn.up, workspace.expert_in, count, EpilogueOf(activation),
+                    workspace.intermediate_wide, ffn.up_bias, ParametersOf(activation));
+  context_.Narrow(workspace.intermediate_wide, count, ffn.down.cols, workspace.intermediate);
+  context_.Multiply(ffn.down, workspace.intermediate, count, Epilogue::kStore,
+                    ActivationsOf(frame).slot_out.From(first), ffn.down_bias);
+}
+
 Status FeedForward::Route(const Layer& layer, Frame& frame) {
   CpuFrame& routing = CpuFrameOf(frame);
-  return ChooseExperts(layer, frame, &routing.experts, &routing.expert_weights);
+  Status chosen = ChooseExperts(layer, frame, &routing.experts, &routing.expert_weights);
+  const model::MoeSpec& moe = *layer.spec.moe;
+  frame.shared_weights.assign(static_cast<size_t>(frame.own().count), 1);
+  for (int row = 0; moe.shared_expert_gate && chosen && row < frame.own().count; ++row) {
+    frame.shared_weights[static_cast<size_t>(row)] = SharedWeight(moe, frame, row);
+  }
+  return chosen;
 }
 
 Status FeedForward::Predict(const Layer& next, Frame& frame) {
@@ -170,16 +201,17 @@ void FeedForward::UnpackRow(const std::byte* from, std::byte* to, int thread_idx
   context_.ToActivations(row, context_.spec().hidden_size, to);
 }
 
-// The rows of a chunk's slots to expert_in, from its beginning.
-void FeedForward::GatherRows(const ChunkSlots& slots, Frame& frame) {
+// The rows of some of a chunk's slots to expert_in, from its beginning.
+void FeedForward::GatherRows(const ChunkSlots& slots, int first, int count, Frame& frame) {
   const OwnRows own = frame.own();
   const Workspace& workspace = context_.workspace;
   const Activations& buffers = ActivationsOf(frame);
   context_.pool.ParallelFor(
-      std::ssize(slots.work_row),
+      count,
       [&](int64_t i, int thread_idx) {
-        if (slots.work_row[i] < 0) return;  // padding: whatever lies there
-        const WorkRow& work = frame.expert_rows.work_rows()[slots.work_row[i]];
+        const int32_t work_row = slots.work_row[first + i];
+        if (work_row < 0) return;  // padding: whatever lies there
+        const WorkRow& work = frame.expert_rows.work_rows()[work_row];
         if (work.data != nullptr) {
           UnpackRow(work.data, workspace.expert_in.row(i), thread_idx);
         } else {
@@ -198,13 +230,13 @@ Status FeedForward::Experts(const Layer& layer, Frame& frame) {
   const model::MoeSpec& moe = *layer.spec.moe;
   const ChunkSlots& slots = frame.expert_rows.selected();
   const int first_slot = slots.first_slot.front();
-  const auto num_slots = static_cast<int>(slots.work_row.size());
   CHECK(slots.first_slot.back() <= buffers.num_slots, "{} slots of {}", slots.first_slot.back(),
         buffers.num_slots);
   const strategy::Part here = context_.weights.Experts(layer.id());
   CHECK(here.first == frame.expert_rows.first_expert() &&
-            here.size == frame.expert_rows.num_local_experts(),
+            here.size + (frame.visits_shared ? 1 : 0) == frame.expert_rows.num_local_experts(),
         "experts {} to {} are here", here.first, here.first + here.size - 1);
+  const int num_slots = slots.first_slot[here.size] - first_slot;  // but for the shared expert's
   active_experts_.clear();
   for (int expert = 0; expert < here.size; ++expert) {
     if (slots.first_slot[expert] < slots.first_slot[expert + 1]) active_experts_.push_back(expert);
@@ -226,7 +258,7 @@ Status FeedForward::Experts(const Layer& layer, Frame& frame) {
                          .bias = (ffn.*bias).empty() ? nullptr : (ffn.*bias).data()});
     }
   };
-  GatherRows(slots, frame);
+  GatherRows(slots, 0, num_slots, frame);
   gather_groups(&weights::FfnWeights::up, &weights::FfnWeights::up_bias);
   context_.statistics.activated_experts += std::ssize(groups_);
   context_.MultiplyGroups(groups_, workspace.expert_in, EpilogueOf(moe.activation),
@@ -265,7 +297,7 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
   const Activations& buffers = ActivationsOf(frame);
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto hidden_size = static_cast<size_t>(context_.spec().hidden_size);
-  const bool has_shared = moe.shared_intermediate_size > 0;
+  const bool has_shared = moe.shared_intermediate_size > 0 && !frame.visits_shared;
   context_.pool.ParallelFor(
       own.count,
       [&](int64_t row, int thread_idx) {
@@ -283,10 +315,8 @@ void FeedForward::Finish(const Layer& layer, Frame& frame) {
             row_sum.Combine(buffers.hidden.floats(own.first + row), hidden_size);
         combine.scale = context_.spec().residual_scale;
         if (has_shared) combine.shared = buffers.shared_out.floats(own.first + row);
-        if (moe.shared_expert_gate) {
-          // The router's extra row is the shared expert's gate.
-          const float logit = buffers.router_logits.floats(own.first + row)[moe.num_experts];
-          combine.shared_weight = 1.0f / (1.0f + std::exp(-logit));
+        if (has_shared && moe.shared_expert_gate) {
+          combine.shared_weight = SharedWeight(moe, frame, static_cast<int>(row));
         }
         context_.kernels.combine(combine);
       },

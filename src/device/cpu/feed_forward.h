@@ -31,7 +31,10 @@ class FeedForward {
                        std::vector<float>* expert_weights);
   void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
                 Frame& frame, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
-  void GatherRows(const ChunkSlots& slots, Frame& frame);
+  void GatherRows(const ChunkSlots& slots, int first, int count, Frame& frame);
+  // A slice of the shared expert, of all rows: those of its slots.
+  void SharedSlots(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
+                   Frame& frame);
   void UnpackRow(const std::byte* from, std::byte* to, int thread_idx);
 
   ForwardContext& context_;
