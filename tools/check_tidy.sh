@@ -67,7 +67,7 @@ mapfile -t sources < <(printf '%s\n' "${!closure_of[@]}" | LC_ALL=C sort)
 # compiler's options of each source.
 rules=(.clang-tidy)
 options_from=(CMakeLists.txt CMakePresets.json cmake/* */CMakeLists.txt)
-call_of() { grep -E 'clang-tidy-16 [-]p|[-]Winvalid-pch'; }
+call_of() { grep -oE "clang-tidy-16 [-]p.*|s/ [-]Winvalid-pch[^']*"; }
 
 # The compiler's options of a source, as cmake writes them: "SOURCE<tab>COMMAND" for each, of the tree and the
 # compile_commands.json that are named, without their places and the precompiled headers.
