@@ -59,7 +59,7 @@ Result<Variant> ParseVariant(const std::string& text, std::string layout) {
   if (chosen) {
     if (Status set = plan::SetStrategy(*chosen, &variant.plan); !set) return set.error();
   }
-  if (Status fits = plan::CheckDisaggregation(variant.plan); !fits) return fits.error();
+  if (Status fits = plan::CheckLayout(variant.plan); !fits) return fits.error();
   return variant;
 }
 
