@@ -14,7 +14,6 @@
 namespace convene::evaluate {
 namespace {
 
-using kernels::PackedMatrix;
 using weights::FfnWeights;
 
 constexpr int kHidden = 1024;
