@@ -52,8 +52,10 @@ CLI::Option* AddLayoutOption(CLI::App& app, std::optional<std::string>& layout,
                              const std::string& help) {
   return AddText(app, "--layout", layout, help)->check(ParsedBy([](const std::string& text) {
     // Whether --disaggregate is given is known once all options are; what is wrong either way is
-    // said here, and not that it is missing.
-    return LayoutOf(text, /*disaggregates=*/!plan::ParseLayout(text));
+    // said here, and not that it is missing. These parts are of ranks that have both.
+    const bool have_both =
+        text.find("head=") != std::string::npos || text.find("shared=") != std::string::npos;
+    return LayoutOf(text, /*disaggregates=*/!have_both && !plan::ParseLayout(text));
   }));
 }
 
