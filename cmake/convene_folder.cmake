@@ -20,7 +20,7 @@ if(CONVENE_SANITIZE)
   target_link_options(convene_options INTERFACE -fsanitize=${CONVENE_SANITIZE})
 endif()
 
-# Reading headers is more than half of what sources take to compile. So those of a folder are compiled eight at a time, as
+# Reading headers is more than half of what sources take to compile. So those of a folder are compiled eight at a time, and its tests, as
 # one source ("unity builds"): names in their anonymous namespaces are unique within the folder. clang-tidy looks at them
 # one by one, and finds a source that forgets one of its includes.
 option(CONVENE_UNITY "Compile the sources of a folder eight at a time" ON)
@@ -84,6 +84,7 @@ function(convene_test name)
   list(TRANSFORM ARG_USES PREPEND convene_)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_USES} GTest::gtest_main GTest::gmock)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${CONVENE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   target_compile_definitions(${name} PRIVATE CONVENE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(CONVENE_SANITIZE)
     target_compile_definitions(${name} PRIVATE CONVENE_SANITIZED)

@@ -171,15 +171,16 @@ TEST_P(DisaggregatedRanksOfSome, LoadWhatTheirRolesNeed) {
   EXPECT_EQ(device::CpuBytes().of_kv_block(*local, kernels::KvFormat::kBf16), 0u);
 }
 
-std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& fixture) {
+std::string NameOfDisaggregated(const testing::TestParamInfo<std::filesystem::path>& fixture) {
   return fixture.param.filename().string();
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixture, DisaggregatedRanks, testing::ValuesIn(PromptFixtures()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Fixture, DisaggregatedRanks, testing::ValuesIn(PromptFixtures()),
+                         NameOfDisaggregated);
 INSTANTIATE_TEST_SUITE_P(Fixture, DisaggregatedRanksOfSome,
                          testing::ValuesIn(FixturesNamed({"deepseek_v2_groups", "gpt_oss_plain",
                                                           "mixtral_plain", "qwen2_many"})),
-                         NameOf);
+                         NameOfDisaggregated);
 
 }  // namespace
 }  // namespace convene

@@ -110,7 +110,7 @@ TEST_P(GoldenRanksPhases, ComputeWhatTheyDoWhereNothingMoves) {
   }
 }
 
-std::string NameOf(const testing::TestParamInfo<std::filesystem::path>& fixture) {
+std::string NameOfPhases(const testing::TestParamInfo<std::filesystem::path>& fixture) {
   return fixture.param.filename().string();
 }
 
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(FixturesNamed({"dbrx_plain", "deepseek_v2_groups", "deepseek_v3_plain",
                                      "gpt_oss_plain", "granitemoe_plain", "mixtral_plain",
                                      "olmoe_plain", "qwen2_dynamic", "qwen3_plain"})),
-    NameOf);
+    NameOfPhases);
 
 TEST(GoldenRanksPhasesOfSwitch, ComputeWhatOneRankDoes) {
   const auto path = FixturesNamed({"switch_plain"}).front();

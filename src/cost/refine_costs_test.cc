@@ -12,7 +12,7 @@ using schedule::LaneKind;
 using schedule::TaskKind;
 
 // Costs of tasks by their groups, and of exchanges by their bytes.
-StepCosts Costs() {
+StepCosts CostsToRefine() {
   StepCosts costs{.num_ranks = 2, .weights = "int8"};
   for (const TaskKind kind : {TaskKind::kExperts, TaskKind::kAttention}) {
     costs.tasks[static_cast<size_t>(kind)].emplace().per_group = 1e-3;
@@ -23,12 +23,12 @@ StepCosts Costs() {
 
 // A step of some layers, whose experts took so many times as long as costs say, attention as long
 // as they say, and exchanges twice as long.
-struct Step {
+struct StepToRefine {
   schedule::Schedule schedule{.num_ranks = 2};
   schedule::Timeline timeline;
   std::vector<TaskParts> parts;
 
-  Step(const std::vector<double>& factors, bool chunked) {
+  StepToRefine(const std::vector<double>& factors, bool chunked) {
     double now = 0;
     for (size_t layer = 0; layer < factors.size(); ++layer) {
       for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kExperts}) {
@@ -61,9 +61,9 @@ struct Step {
 };
 
 TEST(RefineStepCosts, FindsByHowMuchAKindOfTaskTookLonger) {
-  const Step step({1.5, 1.5, 1.4, 9, 1.6}, false);
+  const StepToRefine step({1.5, 1.5, 1.4, 9, 1.6}, false);
   const std::vector<TracedCosts> steps = {step.traced()};
-  const Refinement refinement = RefineStepCosts(Costs(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
   const auto& experts = refinement.tasks[static_cast<size_t>(TaskKind::kExperts)];
   ASSERT_TRUE(experts.has_value());
   EXPECT_EQ(experts->num_tasks, 10);
@@ -78,10 +78,10 @@ TEST(RefineStepCosts, FindsByHowMuchAKindOfTaskTookLonger) {
 }
 
 TEST(RefineStepCosts, LowersTheErrorOnStepsThatWereNotTraced) {
-  const Step traced({1.5, 1.4, 1.6, 1.5}, false);
-  const Step other({1.55, 1.45, 1.5, 1.5, 1.5, 1.6}, true);
+  const StepToRefine traced({1.5, 1.4, 1.6, 1.5}, false);
+  const StepToRefine other({1.55, 1.45, 1.5, 1.5, 1.5, 1.6}, true);
   const std::vector<TracedCosts> steps = {traced.traced()};
-  const StepCosts refined = RefineStepCosts(Costs(), steps).costs;
+  const StepCosts refined = RefineStepCosts(CostsToRefine(), steps).costs;
   const auto error = [&](const StepCosts& costs) {
     double sum = 0;
     for (size_t id = 0; id < other.schedule.tasks.size(); ++id) {
@@ -91,26 +91,26 @@ TEST(RefineStepCosts, LowersTheErrorOnStepsThatWereNotTraced) {
     }
     return sum;
   };
-  EXPECT_LT(error(refined), error(Costs()) / 4);
+  EXPECT_LT(error(refined), error(CostsToRefine()) / 4);
 }
 
 TEST(RefineStepCosts, LeavesAloneWhatTheStepsDoNotAgreeOn) {
-  const Step slow({2, 2, 2, 2}, false);
-  const Step fast({0.5, 0.5, 0.5, 0.5}, false);
+  const StepToRefine slow({2, 2, 2, 2}, false);
+  const StepToRefine fast({0.5, 0.5, 0.5, 0.5}, false);
   const std::vector<TracedCosts> steps = {slow.traced(), fast.traced()};
-  const Refinement refinement = RefineStepCosts(Costs(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
   const auto& experts = refinement.tasks[static_cast<size_t>(TaskKind::kExperts)];
   ASSERT_TRUE(experts.has_value());
   EXPECT_FALSE(experts->is_used);
   EXPECT_EQ(refinement.costs.tasks[static_cast<size_t>(TaskKind::kExperts)],
-            Costs().tasks[static_cast<size_t>(TaskKind::kExperts)]);
+            CostsToRefine().tasks[static_cast<size_t>(TaskKind::kExperts)]);
 }
 
 TEST(RefineStepCosts, ExchangesBesideComputationSayNothing) {
-  const Step step({1, 1, 1, 1}, true);
+  const StepToRefine step({1, 1, 1, 1}, true);
   const std::vector<TracedCosts> steps = {step.traced()};
-  EXPECT_FALSE(RefineStepCosts(Costs(), steps).exchange.has_value());
-  EXPECT_TRUE(RefineStepCosts(Costs(), {}).costs == Costs());
+  EXPECT_FALSE(RefineStepCosts(CostsToRefine(), steps).exchange.has_value());
+  EXPECT_TRUE(RefineStepCosts(CostsToRefine(), {}).costs == CostsToRefine());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using schedule::LaneKind;
 using schedule::Schedule;
 using schedule::TaskKind;
 
-StepCosts Costs() {
+StepCosts CostsOfTasks() {
   StepCosts costs{.num_ranks = 2, .weights = "bf16"};
   auto& task = costs.tasks[static_cast<size_t>(TaskKind::kExperts)].emplace();
   task.once = 1e-3;
@@ -46,14 +46,14 @@ Schedule TwoRanks(bool overlaps) {
   return schedule;
 }
 
-double NoSizes(const schedule::Size&) { return 0; }
+double NothingSized(const schedule::Size&) { return 0; }
 
 Prices PricesOf(const Schedule& schedule, const StepCosts& costs) {
-  return PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NoSizes);
+  return PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NothingSized);
 }
 
 TEST(StepCosts, ExpertsThatMoveAreCopiedAtBothEndsBesides) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   const double link = costs.exchange.SecondsOf(1e6);
   EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kDispatch, 1e6), link);
   EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link);  // nothing is known
@@ -72,7 +72,7 @@ TEST(StepCosts, ExpertsThatMoveAreCopiedAtBothEndsBesides) {
 }
 
 TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   costs.num_threads = 4;
   costs.tasks[static_cast<size_t>(TaskKind::kLoadExperts)] =
       LoadCost({.copied_bytes_per_second = 1e9, .weights_per_second = 5e8}, /*bytes_per_weight=*/2);
@@ -87,7 +87,7 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
   }
   const Prices prices = PricesOf(loads, costs);
   EXPECT_EQ(KindWithoutCost(loads, costs), std::nullopt);
-  EXPECT_EQ(ExtrapolatedShare(loads, costs, NoSizes), 0);
+  EXPECT_EQ(ExtrapolatedShare(loads, costs, NothingSized), 0);
   const double expected[] = {1e-3, 1e-3 + 4e-4, 1e-3 + 1e-3};
   for (int i = 0; i < 3; ++i) {
     EXPECT_NEAR(prices.fixed_seconds[i], 0.75 * expected[i], 1e-9);
@@ -99,7 +99,7 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
 }
 
 TEST(StepCosts, RememberTheLastPlansThatTheyLearntFromOnce) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   costs.LearntFrom("");
   EXPECT_TRUE(costs.learnt_from.empty());
   for (size_t i = 0; i < kMostLearntFrom + 2; ++i) {
@@ -111,7 +111,7 @@ TEST(StepCosts, RememberTheLastPlansThatTheyLearntFromOnce) {
 }
 
 TEST(StepCosts, PriceTasksByTheirCostsAndExchangesByTheBytesOfAllRanks) {
-  const Prices prices = PricesOf(TwoRanks(/*overlaps=*/false), Costs());
+  const Prices prices = PricesOf(TwoRanks(/*overlaps=*/false), CostsOfTasks());
   ASSERT_EQ(prices.fixed_seconds.size(), 3u);  // experts, the exchange, experts
   EXPECT_NEAR(SecondsAlone(prices, 0), 5e-3, 1e-12);
   EXPECT_NEAR(SecondsAlone(prices, 1), 1e-2, 1e-12);
@@ -119,7 +119,7 @@ TEST(StepCosts, PriceTasksByTheirCostsAndExchangesByTheBytesOfAllRanks) {
 }
 
 TEST(StepCosts, ExchangesBesideComputationGoAtTheLastingRateAndTakeOfTheCores) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   // The first 100 kB pass as a burst.
   costs.exchange.seconds = {.at = {1e3, 1e5, 1e6}, .value = {1e-4, 2e-4, 9.2e-3}};
   EXPECT_NEAR(costs.exchange.lasting_seconds_per_byte(), 1e-8, 1e-14);
@@ -149,8 +149,8 @@ TEST(StepCosts, OfRowsThatGoOneWayEachRankTakesItsOwnBytesOfItsCores) {
     return schedule::Size{.kind = schedule::SizeKind::kSent, .from = 0, .to = rank};
   };
   schedule.tasks[0].work.link_bytes = {{4e5, sent_to(1)}, {1e5, sent_to(2)}};
-  const Prices prices = PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), Costs(),
-                                      [](const schedule::Size&) { return 1.0; });
+  const Prices prices = PriceSchedule(schedule, schedule::BuildActivityGraph(schedule),
+                                      CostsOfTasks(), [](const schedule::Size&) { return 1.0; });
   std::vector<double> core_seconds(3, 0);
   for (const Demand& demand : prices.demands_of(0)) {
     if (demand.resource < 3) core_seconds[static_cast<size_t>(demand.resource)] = demand.amount;
@@ -194,7 +194,7 @@ TEST(StepCosts, AreFittedToStepsThatRan) {
     schedule::Timeline disturbed = timeline;
     for (schedule::TaskTime& time : disturbed.tasks) time.end += 1;
     steps.push_back({.schedule = &schedules[i],
-                     .sizes = NoSizes,
+                     .sizes = NothingSized,
                      .timelines = {timeline, disturbed, timeline},
                      .states = {{}, {}, {}},
                      .fold = static_cast<int>(i)});
@@ -202,7 +202,7 @@ TEST(StepCosts, AreFittedToStepsThatRan) {
   const StepCosts costs = FitStepCosts(steps, {4e10, 1e12});
   const auto& experts = costs.tasks[static_cast<size_t>(TaskKind::kExperts)];
   ASSERT_TRUE(experts.has_value());
-  const TaskParts parts = PartsOf(schedules[1].tasks[0], NoSizes);
+  const TaskParts parts = PartsOf(schedules[1].tasks[0], NothingSized);
   EXPECT_NEAR(experts->Seconds(parts) / (1e-4 + 4e6 * 1e-10), 1, 0.02);
   EXPECT_NEAR(costs.exchange.SecondsOf(8e5) / 8e-4, 1, 0.02);
   EXPECT_EQ(KindWithoutCost(schedules[0], costs), std::nullopt);
@@ -220,7 +220,7 @@ TEST(StepCosts, HaveExchangesThatSomeRanksAreThroughWithBeforeOthers) {
   const auto fit = [&](double computes_from) {
     const SampledStep step{
         .schedule = &schedule,
-        .sizes = NoSizes,
+        .sizes = NothingSized,
         .timelines = {{{{0, 5e-3}, {5e-3, 9e-3}, {0, 5e-3}, {5e-3, 25e-3}, {computes_from, 0.05}}}},
         .states = {{}}};
     return FitStepCosts(std::vector(3, step), {4e10, 1e12}, {.validates = false}).exchange;
@@ -232,7 +232,7 @@ TEST(StepCosts, HaveExchangesThatSomeRanksAreThroughWithBeforeOthers) {
 TEST(StepCosts, OfAPlanHaveItsExchangesWithComputationBesideThem) {
   const Schedule schedule = TwoRanks(/*overlaps=*/true);
   const SampledStep step{.schedule = &schedule,
-                         .sizes = NoSizes,
+                         .sizes = NothingSized,
                          .timelines = {{{{0, 1e-2}, {0, 8e-3}, {0, 1e-2}, {1e-3, 9e-3}}}},
                          .states = {{}}};
   const std::vector<SampledStep> steps(3, step);
@@ -246,7 +246,7 @@ TEST(StepCosts, OfAPlanHaveItsExchangesWithComputationBesideThem) {
 }
 
 TEST(StepCosts, AreTheSameAfterJson) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   costs.num_threads = 3;
   costs.reference = {.read_bytes_per_second = 2e10, .dot_operations_per_second = 1e12};
   costs.held_out[3] = {.num_points = 4, .median_error = 0.1, .p95_error = 0.2};
@@ -256,7 +256,7 @@ TEST(StepCosts, AreTheSameAfterJson) {
 }
 
 TEST(StepCosts, RefuseJsonThatIsNone) {
-  const nlohmann::json good = ToJson(Costs());
+  const nlohmann::json good = ToJson(CostsOfTasks());
   for (const auto& [key, value] : good.items()) {
     if (key == "version") continue;  // files of older programs have none
     nlohmann::json without = good;

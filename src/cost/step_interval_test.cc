@@ -17,7 +17,7 @@ StepCosts Measured() {
 
 StepErrors Errors() { return ErrorsOf(Measured()); }
 
-Outline Step(double experts, double attention, bool overlaps) {
+Outline StepOfTasks(double experts, double attention, bool overlaps) {
   Outline step{.seconds = experts + attention,
                .overlapped_seconds = overlaps ? experts + attention : 0};
   step.by_kind[static_cast<size_t>(TaskKind::kExperts)] = experts;
@@ -26,10 +26,10 @@ Outline Step(double experts, double attention, bool overlaps) {
 }
 
 TEST(StepInterval, KindsAreWrongIndependentlyOfEachOther) {
-  const Interval one = IntervalOf(Step(10, 0, false), Errors());
+  const Interval one = IntervalOf(StepOfTasks(10, 0, false), Errors());
   EXPECT_NEAR(one.low, 10 / 1.1, 1e-12);
   EXPECT_NEAR(one.high, 11, 1e-12);
-  const Interval both = IntervalOf(Step(4, 1.5, false), Errors());
+  const Interval both = IntervalOf(StepOfTasks(4, 1.5, false), Errors());
   EXPECT_NEAR(both.low, 5.5 * 5.5 / 6, 1e-12);
   EXPECT_NEAR(both.high, 5.5 + 0.5, 1e-12);
 }
@@ -37,16 +37,18 @@ TEST(StepInterval, KindsAreWrongIndependentlyOfEachOther) {
 TEST(StepInterval, AnErrorOfOneSignIsNotTakenForAGain) {
   StepCosts costs = Measured();
   costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = 0.2, .high = 0.4};
-  EXPECT_NEAR(IntervalOf(Step(10, 0, false), ErrorsOf(costs)).low, 10 / 1.4, 1e-12);
+  EXPECT_NEAR(IntervalOf(StepOfTasks(10, 0, false), ErrorsOf(costs)).low, 10 / 1.4, 1e-12);
   costs.held_out = {};
-  EXPECT_EQ(IntervalOf(Step(10, 0, false), ErrorsOf(costs)).high, 10);
+  EXPECT_EQ(IntervalOf(StepOfTasks(10, 0, false), ErrorsOf(costs)).high, 10);
 }
 
 TEST(StepInterval, OfADifferenceLeavesOutWhatBothHave) {
-  const Interval same = IntervalOfDifference(Step(10, 5, false), Step(10, 4, false), Errors());
+  const Interval same =
+      IntervalOfDifference(StepOfTasks(10, 5, false), StepOfTasks(10, 4, false), Errors());
   EXPECT_NEAR(same.low, 1 - 0.2, 1e-12);
   EXPECT_NEAR(same.high, 1 + 0.2, 1e-12);
-  const Interval overlapped = IntervalOfDifference(Step(10, 0, false), Step(9, 0, true), Errors());
+  const Interval overlapped =
+      IntervalOfDifference(StepOfTasks(10, 0, false), StepOfTasks(9, 0, true), Errors());
   EXPECT_LT(overlapped.low, 1 - 0.3 * 9);
   EXPECT_GT(overlapped.high, 1 + 0.3 * 9);
 }

@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-TracedStep Step() {
+TracedStep StepToDraw() {
   TracedStep step = {.name = "a < b & c"};
   step.schedule.num_ranks = 2;
   for (int rank = 0; rank < 2; ++rank) {
@@ -33,7 +33,7 @@ int Count(const std::string& text, std::string_view part) {
 }
 
 TEST(Gantt, HasARowPerLaneAndATooltipPerTaskAndTimeline) {
-  const std::string svg = GanttSvg(Step());
+  const std::string svg = GanttSvg(StepToDraw());
   EXPECT_EQ(Count(svg, "<title>"), 8);
   EXPECT_EQ(Count(svg, ">compute</text>"), 2);
   EXPECT_EQ(Count(svg, ">send</text>"), 2);
@@ -44,22 +44,22 @@ TEST(Gantt, HasARowPerLaneAndATooltipPerTaskAndTimeline) {
 }
 
 TEST(Gantt, SaysWhatThePredictionIsFrom) {
-  TracedStep step = Step();
+  TracedStep step = StepToDraw();
   step.predicted_by = "costs of <5 steps";
   EXPECT_THAT(GanttSvg(step), HasSubstr("; predicted by costs of &lt;5 steps"));
 }
 
 TEST(Gantt, NamesAreHarmless) {
-  const std::string svg = GanttSvg(Step());
+  const std::string svg = GanttSvg(StepToDraw());
   EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; c"));
 }
 
 TEST(Gantt, WaitingForOtherRanksIsAThinLine) {
-  EXPECT_EQ(Count(GanttSvg(Step()), "height=\"2\""), 1);  // rank 0, measured
+  EXPECT_EQ(Count(GanttSvg(StepToDraw()), "height=\"2\""), 1);  // rank 0, measured
 }
 
 TEST(Gantt, OneTimelineHasTheWholeRow) {
-  TracedStep step = Step();
+  TracedStep step = StepToDraw();
   step.measured = {};
   const std::string svg = GanttSvg(step);
   EXPECT_EQ(Count(svg, "<title>"), 4);
@@ -68,7 +68,7 @@ TEST(Gantt, OneTimelineHasTheWholeRow) {
 
 TEST(Gantt, NothingCanBeDrawnToo) {
   EXPECT_THAT(GanttSvg({}), HasSubstr("</svg>"));
-  TracedStep step = Step();
+  TracedStep step = StepToDraw();
   step.predicted = {};
   step.measured = {};
   EXPECT_THAT(GanttSvg(step), HasSubstr("</svg>"));

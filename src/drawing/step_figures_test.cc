@@ -7,7 +7,7 @@ namespace {
 
 using schedule::TaskKind;
 
-TracedStep Step() {
+TracedStep StepWithFigures() {
   TracedStep step;
   step.schedule.num_ranks = 2;
   for (int rank = 0; rank < 2; ++rank) {
@@ -29,7 +29,7 @@ TracedStep Step() {
 }
 
 TEST(StepFigures, TimeByKindIsWithoutWaiting) {
-  const StepFigures figures = FiguresOf(Step());
+  const StepFigures figures = FiguresOf(StepWithFigures());
   EXPECT_EQ(figures.seconds, 5);
   EXPECT_EQ(figures.predicted_seconds, 4);
   ASSERT_EQ(figures.sections.size(), 2);
@@ -49,14 +49,14 @@ TEST(StepFigures, TimeByKindIsWithoutWaiting) {
 }
 
 TEST(StepFigures, BytesThatWereCountedStandBesideThoseOfTheSchedule) {
-  const StepFigures figures = FiguresOf(Step());
+  const StepFigures figures = FiguresOf(StepWithFigures());
   EXPECT_TRUE(figures.has_sent_bytes);
   EXPECT_EQ(figures.sent_bytes, 2100);
   EXPECT_EQ(figures.scheduled_bytes, 2000);
   EXPECT_EQ(figures.ranks[0].sent_bytes, 900);
   EXPECT_EQ(figures.ranks[1].sent_bytes, 1200);
   EXPECT_EQ(figures.ranks[1].scheduled_bytes, 1000);
-  TracedStep uncounted = Step();
+  TracedStep uncounted = StepWithFigures();
   uncounted.sent_bytes.clear();
   EXPECT_FALSE(FiguresOf(uncounted).has_sent_bytes);
   EXPECT_EQ(FiguresOf(uncounted).sent_bytes, 0);
@@ -66,7 +66,7 @@ TEST(StepFigures, BytesThatWereCountedStandBesideThoseOfTheSchedule) {
 }
 
 TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {
-  const StepFigures figures = FiguresOf(Step());
+  const StepFigures figures = FiguresOf(StepWithFigures());
   ASSERT_EQ(figures.ranks.size(), 2);
   EXPECT_NEAR(figures.ranks[0].idle_share, 0.8, 1e-12);
   EXPECT_NEAR(figures.ranks[1].idle_share, 0.4, 1e-12);
@@ -79,7 +79,7 @@ TEST(StepFigures, IdleIsByRankAndLoadsAreComparedWithTheirMean) {
 }
 
 TEST(StepFigures, WhatWasNotMeasuredIsZero) {
-  TracedStep step = Step();
+  TracedStep step = StepWithFigures();
   step.measured = {};
   step.expert_tokens = {};
   const StepFigures figures = FiguresOf(step);
@@ -110,7 +110,7 @@ TEST(StepFigures, RanksHaveRolesWhereAttentionAndExpertsAreOnDifferentOnes) {
   EXPECT_EQ(figures.ranks[0].role, "attention");
   EXPECT_EQ(figures.ranks[1].role, "experts");
   EXPECT_EQ(figures.ranks[2].role, "experts");
-  for (const RankFigures& rank : FiguresOf(Step()).ranks) EXPECT_EQ(rank.role, "");
+  for (const RankFigures& rank : FiguresOf(StepWithFigures()).ranks) EXPECT_EQ(rank.role, "");
 }
 
 TEST(StepFigures, RanksWithAttentionAloneAreNotInTheLoadOfExperts) {

@@ -12,7 +12,7 @@ using schedule::LaneKind;
 using schedule::TaskKind;
 using testing::HasSubstr;
 
-TracedStep Step() {
+TracedStep StepToTrace() {
   TracedStep step = {.name = "prefill \"512\" tokens", .start = 0.5};
   step.schedule.num_ranks = 2;
   step.schedule.tasks = {
@@ -45,7 +45,7 @@ Trace Reread(const Trace& trace) {
 }
 
 TEST(Trace, IsReadAsItWasWritten) {
-  const TracedStep step = Step();
+  const TracedStep step = StepToTrace();
   const Trace read = Reread({.steps = {step, step}, .weights = "int8", .num_threads = 3});
   EXPECT_EQ(read.weights, "int8");
   EXPECT_EQ(read.num_threads, 3);
@@ -65,7 +65,7 @@ TEST(Trace, IsReadAsItWasWritten) {
 }
 
 TEST(Trace, WhatTheLoadLaneReadsFirstMayBeReadBeforeTheStep) {
-  TracedStep step = Step();
+  TracedStep step = StepToTrace();
   step.schedule.tasks.push_back(
       {.kind = TaskKind::kReadPages, .lane = {0, LaneKind::kLoad}, .layer = 0});
   step.measured.tasks.push_back({-0.003, -0.001});
@@ -78,7 +78,7 @@ TEST(Trace, WhatTheLoadLaneReadsFirstMayBeReadBeforeTheStep) {
 }
 
 TEST(Trace, AmountsAreKeptWhereTheyAreKnown) {
-  TracedStep step = Step();
+  TracedStep step = StepToTrace();
   Trace read = Reread({{step}});
   EXPECT_TRUE(read.steps[0].schedule.tasks[1].work.link_bytes.empty());
   EXPECT_EQ(read.steps[0].schedule.tasks[2].work.flops[0].factor, 7);
@@ -88,7 +88,7 @@ TEST(Trace, AmountsAreKeptWhereTheyAreKnown) {
 }
 
 TEST(Trace, AStepMayHaveBeenPredictedOnly) {
-  TracedStep step = Step();
+  TracedStep step = StepToTrace();
   step.measured = {};
   const Trace read = Reread({{step}});
   EXPECT_TRUE(read.steps[0].measured.tasks.empty());
@@ -98,7 +98,7 @@ TEST(Trace, AStepMayHaveBeenPredictedOnly) {
 TEST(Trace, NothingIsATraceToo) { EXPECT_TRUE(Reread({}).steps.empty()); }
 
 TEST(Trace, ViewersFindRanksAsProcessesAndLanesAsThreads) {
-  const auto document = nlohmann::json::parse(TraceJson({{Step()}}));
+  const auto document = nlohmann::json::parse(TraceJson({{StepToTrace()}}));
   int num_threads = 0;
   for (const auto& event : document["traceEvents"]) {
     num_threads += event["name"] == "thread_name";
@@ -119,7 +119,7 @@ std::string Message(std::string text, std::string_view part, std::string_view re
 }
 
 TEST(Trace, OtherFilesAreRefused) {
-  const std::string text = TraceJson({{Step()}});
+  const std::string text = TraceJson({{StepToTrace()}});
   EXPECT_THAT(Message("[", "[", "{"), HasSubstr("trace:"));
   EXPECT_THAT(Message("{}", "{}", "[]"), HasSubstr("not a trace of convene"));
   EXPECT_THAT(Message(text, "\"convene_trace\": 1", "\"convene_trace\": 2"),

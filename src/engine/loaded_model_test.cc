@@ -35,10 +35,10 @@ namespace {
 using hardware::HugeBuffer;
 using memory::Use;
 
-const std::string kModels = CONVENE_SOURCE_DIR "/tests/golden/models/";
+const std::string kFixtures = CONVENE_SOURCE_DIR "/tests/golden/models/";
 
-std::unique_ptr<LoadedModel> Load(const std::string& directory, const LoadOptions& options,
-                                  const LoadObserver& observer = {}) {
+std::unique_ptr<LoadedModel> LoadFixture(const std::string& directory, const LoadOptions& options,
+                                         const LoadObserver& observer = {}) {
   Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(directory, options, observer);
   CHECK(model.ok(), "{}", model.error().message);
   return *std::move(model);
@@ -69,9 +69,9 @@ TEST(LoadedModel, ReservesWhatWasPlannedAndAllocatesNothingElse) {
       const LoadObserver observer{.planned = {}, .progress = [&](uint64_t, uint64_t) {
                                     most_bytes = std::max(most_bytes, HugeBuffer::total_bytes());
                                   }};
-      const auto model =
-          Load(kModels + name, {.formats = {.weights = format}, .context = 256, .max_sequences = 3},
-               observer);
+      const auto model = LoadFixture(
+          kFixtures + name, {.formats = {.weights = format}, .context = 256, .max_sequences = 3},
+          observer);
       EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
       EXPECT_EQ(HugeBuffer::total_bytes() - before, InBuffers(model->memory().bytes));
       EXPECT_LE(most_bytes - before, InBuffers(model->memory().bytes)) << "while it was loaded";
@@ -85,27 +85,27 @@ TEST(LoadedModel, ReservesWhatWasPlannedAndAllocatesNothingElse) {
 
 TEST(LoadedModel, GivesItsMemoryBack) {
   const size_t before = HugeBuffer::total_bytes();
-  Load(kModels + "olmoe_plain", {.context = 256}).reset();
+  LoadFixture(kFixtures + "olmoe_plain", {.context = 256}).reset();
   EXPECT_EQ(HugeBuffer::total_bytes(), before);
 }
 
 TEST(LoadedModel, ThreadsOfTheHostLaneAreTakenFromThoseThatCompute) {
   LoadOptions options{.context = 256};
-  const std::vector<int> cpus = Load(kModels + "olmoe_plain", options)->pool().cpus();
+  const std::vector<int> cpus = LoadFixture(kFixtures + "olmoe_plain", options)->pool().cpus();
   options.plan.host_threads = static_cast<int>(cpus.size()) - 1;
-  const auto split = Load(kModels + "olmoe_plain", options);
+  const auto split = LoadFixture(kFixtures + "olmoe_plain", options);
   EXPECT_EQ(split->pool().cpus(), std::vector{cpus.front()});
   options.plan.host_threads = static_cast<int>(cpus.size());
-  const auto refused = LoadedModel::Load(kModels + "olmoe_plain", options, {});
+  const auto refused = LoadedModel::Load(kFixtures + "olmoe_plain", options, {});
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be the host lane's"));
 }
 
 TEST(LoadedModel, ARankMayHaveFewerThreadsThanAPlanForAnother) {
   LoadOptions options{.num_threads = 1 << 16, .context = 256};
-  EXPECT_FALSE(LoadedModel::Load(kModels + "olmoe_plain", options, {}).ok());
+  EXPECT_FALSE(LoadedModel::Load(kFixtures + "olmoe_plain", options, {}).ok());
   options.may_have_fewer_threads = true;
-  const int num_threads = Load(kModels + "olmoe_plain", options)->pool().size();
+  const int num_threads = LoadFixture(kFixtures + "olmoe_plain", options)->pool().size();
   EXPECT_GE(num_threads, 1);
   EXPECT_LT(num_threads, 1 << 16);
 }
@@ -114,9 +114,9 @@ TEST(LoadedModel, AMappedDirectoryIsReservedToo) {
   const std::filesystem::path directory =
       std::filesystem::path(testing::TempDir()) / fmt::format("mapped_{}", getpid());
   const LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
-  Pack(kModels + "olmoe_plain", directory.string());
+  Pack(kFixtures + "olmoe_plain", directory.string());
   const size_t before = HugeBuffer::total_bytes();
-  const auto mapped = Load(directory.string(), options);
+  const auto mapped = LoadFixture(directory.string(), options);
   EXPECT_EQ(mapped->ledger().reserved(), mapped->memory().bytes);
   EXPECT_GT(mapped->memory().weights_bytes(), 0u);
   EXPECT_EQ(HugeBuffer::total_bytes() - before,
@@ -153,7 +153,7 @@ TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
   std::vector<float> expected;
   uint64_t needed_bytes = 0;
   {
-    const auto whole = Load(demo, options);
+    const auto whole = LoadFixture(demo, options);
     expected = LogitsOf(*whole);
     needed_bytes = whole->memory().needed_bytes();
     EXPECT_EQ(whole->paged(), nullptr);
@@ -168,7 +168,7 @@ TEST(LoadedModel, ACheckpointThatDoesNotFitIsPackedOnceAndReadWhileItRuns) {
     options.memory_budget =
         resident.own_bytes + resident.file_bytes + needed_bytes - (uint64_t{2} << 20);
     num_packings = 0;
-    const auto paged = Load(demo, options, observer);
+    const auto paged = LoadFixture(demo, options, observer);
     EXPECT_EQ(num_packings > 0, is_first);
     ASSERT_NE(paged->paged(), nullptr);
     EXPECT_EQ(paged->ledger().reserved(), paged->memory().bytes);
@@ -194,7 +194,7 @@ TEST(LoadedModel, WhoeverFindsAnotherAtThePagesWaitsAndTakesThem) {
   LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
   options.page_directory = pages.string();
   options.plan.experts_in_memory = 12;
-  Load(demo, options);
+  LoadFixture(demo, options);
   const fs::path packed = fs::directory_iterator(pages)->path();
   EXPECT_EQ(std::distance(fs::directory_iterator(pages), fs::directory_iterator()), 1)
       << "the lock is gone";
@@ -237,7 +237,7 @@ TEST(LoadedModel, PagesAreNotMadeInMemoryItself) {
   EXPECT_FALSE(std::filesystem::exists(directory));
   // Where all of it fits, nothing is to be read from there.
   options.plan.experts_in_memory.reset();
-  EXPECT_EQ(Load(CONVENE_SOURCE_DIR "/models/demo", options)->paged(), nullptr);
+  EXPECT_EQ(LoadFixture(CONVENE_SOURCE_DIR "/models/demo", options)->paged(), nullptr);
 }
 
 TEST(LoadedModel, RandomWeightsNeedNoMoreThanAConfiguration) {
@@ -251,12 +251,13 @@ TEST(LoadedModel, RandomWeightsNeedNoMoreThanAConfiguration) {
   for (const kernels::WeightFormat format :
        {kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8, kernels::WeightFormat::kInt4}) {
     options.formats.weights = format;
-    const auto model = Load(directory.string(), options);
+    const auto model = LoadFixture(directory.string(), options);
     EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
     const std::vector<float> logits = LogitsOf(*model);
     EXPECT_TRUE(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }));
     EXPECT_NE(logits.front(), logits[1]);
-    EXPECT_TRUE(LogitsOf(*Load(directory.string(), options)) == logits) << "they are always these";
+    EXPECT_TRUE(LogitsOf(*LoadFixture(directory.string(), options)) == logits)
+        << "they are always these";
   }
   options.random_weights = false;
   EXPECT_FALSE(LoadedModel::Load(directory.string(), options, {}));
@@ -269,12 +270,12 @@ TEST(LoadedModel, APlanSaysHowManyExpertsStayInMemory) {
       std::filesystem::path(testing::TempDir()) / fmt::format("planned_pages_{}", getpid());
   std::filesystem::remove_all(pages);
   LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
-  const std::vector<float> expected = LogitsOf(*Load(demo, options));
+  const std::vector<float> expected = LogitsOf(*LoadFixture(demo, options));
   options.page_directory = pages.string();
   // There is memory for all of them.
   options.plan.experts_in_memory = 12;
   {
-    const auto paged = Load(demo, options);
+    const auto paged = LoadFixture(demo, options);
     ASSERT_NE(paged->paged(), nullptr);
     EXPECT_EQ(paged->memory().num_page_buffers, 12);
     EXPECT_TRUE(LogitsOf(*paged) == expected);
@@ -309,7 +310,7 @@ TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
     }
     LoadOptions own = options;
     own.group = &group;
-    auto model = Load(kModels + "qwen3_plain", own);
+    auto model = LoadFixture(kFixtures + "qwen3_plain", own);
     EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
     EXPECT_GT(model->memory().bytes[Use::kExchange], 0u);
     EXPECT_EQ(model->memory().bytes[Use::kStaging], 0u);
@@ -336,7 +337,7 @@ std::vector<float> LogitsOfTwoRanks(const std::string& directory, const LoadOpti
     if (notes != nullptr) {
       observer.decided = [notes](const std::string& note) { *notes += note + "\n"; };
     }
-    auto model = Load(directory, own, observer);
+    auto model = LoadFixture(directory, own, observer);
     EXPECT_EQ(model->ledger().reserved(), model->memory().bytes);
     std::vector<int32_t> tokens(18);
     std::iota(tokens.begin(), tokens.end(), 0);
@@ -369,15 +370,15 @@ TEST(LoadedModel, RanksReserveBothDivisionsOfTheExperts) {
   for (const char* name : {"olmoe_plain", "gpt_oss_plain"}) {
     LoadOptions options{.formats = {.weights = kernels::WeightFormat::kInt8}, .context = 256};
     std::filesystem::remove_all(directory);
-    Pack(kModels + name, directory.string());
+    Pack(kFixtures + name, directory.string());
     options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
     options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
-    const std::vector<float> expected = LogitsOfTwoRanks(kModels + name, options);
+    const std::vector<float> expected = LogitsOfTwoRanks(kFixtures + name, options);
     EXPECT_EQ(LogitsOfTwoRanks(directory.string(), options), expected);
     options.plan.phase_change.keeps_both = true;
     const auto came_from_others = testing::HasSubstr("came from other ranks");
     std::string notes;
-    EXPECT_EQ(LogitsOfTwoRanks(kModels + name, options, &notes), expected);
+    EXPECT_EQ(LogitsOfTwoRanks(kFixtures + name, options, &notes), expected);
     EXPECT_THAT(notes, testing::Not(came_from_others)) << "each rank reads both";
     EXPECT_EQ(LogitsOfTwoRanks(directory.string(), options, &notes), expected);
     EXPECT_THAT(notes, came_from_others);
@@ -390,9 +391,9 @@ TEST(LoadedModel, RanksReserveTheBackupOfTheirExperts) {
     LoadOptions options{.formats = {.weights = kernels::WeightFormat::kBf16}, .context = 256};
     options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
     options.plan.decode = {.attention_dp = 2, .expert_tp = 2};
-    const std::vector<float> moved = LogitsOfTwoRanks(kModels + name, options);
+    const std::vector<float> moved = LogitsOfTwoRanks(kFixtures + name, options);
     options.plan.phase_change.transition = plan::Transition::kInt4;
-    const std::vector<float> loaded = LogitsOfTwoRanks(kModels + name, options);
+    const std::vector<float> loaded = LogitsOfTwoRanks(kFixtures + name, options);
     ASSERT_EQ(loaded.size(), moved.size());
     // Prompts have the experts as they are, generated tokens do not.
     const auto vocab = static_cast<ptrdiff_t>(moved.size() / 18);
@@ -402,7 +403,7 @@ TEST(LoadedModel, RanksReserveTheBackupOfTheirExperts) {
 }
 
 TEST(LoadedModel, RanksReadTheirExpertsFromOneDirectoryThatIsPackedOnce) {
-  const std::string model = kModels + "olmoe_plain";
+  const std::string model = kFixtures + "olmoe_plain";
   const std::filesystem::path pages =
       std::filesystem::path(testing::TempDir()) / fmt::format("rank_pages_{}", getpid());
   std::filesystem::remove_all(pages);
@@ -434,11 +435,11 @@ TEST(LoadedModel, WhatIsNotReservedIsLittle) {
     return *hardware::NumberAfter(status, "VmData") * 1024;
   };
   const uint64_t before = data_bytes();
-  const auto model =
-      Load(CONVENE_SOURCE_DIR "/models/demo", {.formats = {.weights = kernels::WeightFormat::kF32},
-                                               .num_threads = 1,
-                                               .max_step_tokens = 2048,
-                                               .max_sequences = 256});
+  const auto model = LoadFixture(CONVENE_SOURCE_DIR "/models/demo",
+                                 {.formats = {.weights = kernels::WeightFormat::kF32},
+                                  .num_threads = 1,
+                                  .max_step_tokens = 2048,
+                                  .max_sequences = 256});
   const memory::Amounts& bytes = model->memory().bytes;
   for (const Use use : {Use::kKvCache, Use::kWorking}) {
     ASSERT_GT(bytes[use], bytes[Use::kProgram]) << "too small to tell: " << static_cast<int>(use);

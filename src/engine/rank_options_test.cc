@@ -8,18 +8,18 @@
 namespace convene::engine {
 namespace {
 
-constexpr uint64_t kMib = uint64_t{1} << 20;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 
 // So that a device that is no CPU can answer for itself.
 TEST(PlanMemoryOf, AsksTheDeviceThatItIsGiven) {
   const device::DeviceBytes invented{
-      .of_kv_block = [](const model::ModelSpec&, kernels::KvFormat) { return 3 * kMib; },
-      .of_layer_block = [](const model::ModelSpec&, kernels::KvFormat) { return kMib; },
+      .of_kv_block = [](const model::ModelSpec&, kernels::KvFormat) { return 3 * kMebibyte; },
+      .of_layer_block = [](const model::ModelSpec&, kernels::KvFormat) { return kMebibyte; },
       .of_steps =
           [](const model::ModelSpec&, kernels::ActivationFormat, const device::StepShape& shape,
              int num_threads) {
             memory::Amounts bytes;
-            bytes[memory::Use::kWorking] = static_cast<uint64_t>(shape.context) * kMib;
+            bytes[memory::Use::kWorking] = static_cast<uint64_t>(shape.context) * kMebibyte;
             bytes[memory::Use::kExchange] = static_cast<uint64_t>(num_threads);
             return bytes;
           }};
@@ -30,8 +30,8 @@ TEST(PlanMemoryOf, AsksTheDeviceThatItIsGiven) {
                                  /*num_threads=*/7, ledger);
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_EQ(plan->num_kv_blocks, 4);
-  EXPECT_EQ(plan->kv_bytes(), 4 * 3 * kMib);
-  EXPECT_EQ(plan->bytes[memory::Use::kWorking], 128 * kMib);
+  EXPECT_EQ(plan->kv_bytes(), 4 * 3 * kMebibyte);
+  EXPECT_EQ(plan->bytes[memory::Use::kWorking], 128 * kMebibyte);
   EXPECT_EQ(plan->bytes[memory::Use::kExchange], 7u);
 }
 
@@ -42,7 +42,7 @@ TEST(PlanMemoryOf, CountsTheOtherDivisionOfTheExpertsInDecodeAndSaysWhatItTakes)
     memory::Ledger ledger(memory::Tier{.budget_bytes = budget_bytes, .limited_by = "a test"});
     return PlanMemoryOf(device::CpuBytes(), *spec, options, {}, /*num_threads=*/1, ledger);
   };
-  constexpr uint64_t kMuch = 1024 * kMib;
+  constexpr uint64_t kMuch = 1024 * kMebibyte;
   LoadOptions options{.context = 128};
   options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
   const auto one = plan_in(options, kMuch);
@@ -80,7 +80,7 @@ TEST(PlanSpilledMemoryOf, KeepsWithinMemoryAndDiskWhateverStaysInMemory) {
   };
   constexpr uint64_t kDisk = uint64_t{1} << 40;
   uint64_t least = 0;
-  for (uint64_t budget = kMib; budget < 400 * kMib; budget += 5 * kMib) {
+  for (uint64_t budget = kMebibyte; budget < 400 * kMebibyte; budget += 5 * kMebibyte) {
     int most_in_memory = -1;
     for (const double share : {0.0, 0.5, 1.0}) {
       const auto plan = plan_in(budget, {.kv_share = share, .disk_bytes = kDisk});
@@ -100,7 +100,7 @@ TEST(PlanSpilledMemoryOf, KeepsWithinMemoryAndDiskWhateverStaysInMemory) {
     }
   }
   EXPECT_GT(least, 0u);
-  const auto refused = plan_in(least, {.disk_bytes = kMib});
+  const auto refused = plan_in(least, {.disk_bytes = kMebibyte});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("of the disk, which has 1.00 MiB"), std::string::npos)
       << refused.error().message;

@@ -12,8 +12,8 @@
 namespace convene::kernels {
 namespace {
 
-struct Owned {
-  Owned(WeightFormat format, int group, int rows, int cols)
+struct OwnedPack {
+  OwnedPack(WeightFormat format, int group, int rows, int cols)
       : matrix{.format = format, .group = group, .rows = rows, .cols = cols},
         storage(matrix.size_bytes() + 64, std::byte{0}) {
     data = Align(storage);
@@ -26,7 +26,7 @@ struct Owned {
   std::byte* data;
 };
 
-void PackFloats(const std::vector<float>& values, const Owned& target) {
+void PackFloats(const std::vector<float>& values, const OwnedPack& target) {
   const StoredMatrix stored{.data = reinterpret_cast<const std::byte*>(values.data()),
                             .row_stride = target.matrix.cols,
                             .rows = target.matrix.rows,
@@ -47,14 +47,14 @@ TEST(DequantizeInt4, GivesWhatPackingUnpackedRowsDoes) {
                      << Name(format) << ", group " << group << ", " << rows << " x " << cols);
         std::vector<float> values(static_cast<size_t>(rows) * cols);
         for (float& value : values) value = normal(random);
-        const Owned rounded(WeightFormat::kInt4, group, rows, cols);
+        const OwnedPack rounded(WeightFormat::kInt4, group, rows, cols);
         PackFloats(values, rounded);
         for (int row = 0; row < rows; ++row) {
           UnpackRow(rounded.matrix, row, values.data() + static_cast<size_t>(row) * cols);
         }
-        const Owned expected(format, 0, rows, cols);
+        const OwnedPack expected(format, 0, rows, cols);
         PackFloats(values, expected);
-        const Owned actual(format, 0, rows, cols);
+        const OwnedPack actual(format, 0, rows, cols);
         DequantizeInt4(rounded.matrix, actual.matrix, actual.data);
         EXPECT_TRUE(actual.bytes() == expected.bytes());
       }

@@ -19,7 +19,7 @@ std::vector<uint8_t> RandomBytes(size_t count, int below) {
 }
 
 // The whole matrix packed, zeros where it is padded.
-std::vector<std::byte> Packed(const StoredMatrix& source, WeightFormat format) {
+std::vector<std::byte> PackedScaled(const StoredMatrix& source, WeightFormat format) {
   PackedMatrix matrix{.format = format, .group = 32, .rows = source.rows, .cols = source.cols};
   std::vector<std::byte> storage(matrix.size_bytes() + 64);
   const auto address = reinterpret_cast<uintptr_t>(storage.data());
@@ -49,7 +49,7 @@ void ExpectPackedAs(const StoredMatrix& source, const std::vector<float>& elemen
   }
   for (const WeightFormat format :
        {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4}) {
-    EXPECT_EQ(Packed(source, format), Packed(plain, format)) << Name(format);
+    EXPECT_EQ(PackedScaled(source, format), PackedScaled(plain, format)) << Name(format);
   }
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-Result<ModelSpec> Read(std::string_view text) { return ModelSpecFromConfig(json::parse(text)); }
+Result<ModelSpec> ReadDeepseek(std::string_view text) {
+  return ModelSpecFromConfig(json::parse(text));
+}
 
 // Of a configuration of two layers with further fields.
 std::string Config(std::string_view family, std::string_view fields) {
@@ -22,13 +24,14 @@ std::string Config(std::string_view family, std::string_view fields) {
   return fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 2, {}{}}})", family, needed,
                      fields);
 }
-std::string ErrorOf(std::string_view family, std::string_view fields) {
+std::string ErrorOfDeepseek(std::string_view family, std::string_view fields) {
   // A field given twice: the later one counts.
-  const Result<ModelSpec> spec = Read(Config(family, fields));
+  const Result<ModelSpec> spec = ReadDeepseek(Config(family, fields));
   return spec ? "" : spec.error().message;
 }
 
-const TensorBinding* Find(const ModelSpec& spec, TensorRole role, int layer, int expert = -1) {
+const TensorBinding* FindInDeepseek(const ModelSpec& spec, TensorRole role, int layer,
+                                    int expert = -1) {
   const auto found =
       std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorBinding& tensor) {
         return tensor.role == role && tensor.layer == layer && tensor.expert == expert;
@@ -38,7 +41,7 @@ const TensorBinding* Find(const ModelSpec& spec, TensorRole role, int layer, int
 
 using Shape = std::vector<int64_t>;
 
-constexpr const char* kV2Lite = R"({"model_type": "deepseek_v2", "attention_bias": false,
+constexpr const char* kDeepseekV2Lite = R"({"model_type": "deepseek_v2", "attention_bias": false,
     "aux_loss_alpha": 0.001, "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048,
     "intermediate_size": 10944, "kv_lora_rank": 512, "max_position_embeddings": 163840,
     "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 64,
@@ -65,7 +68,7 @@ constexpr const char* kV3 = R"({"model_type": "deepseek_v3", "attention_bias": f
     "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280})";
 
 TEST(Deepseek, ReadsV2Lite) {
-  const auto spec = Read(kV2Lite);
+  const auto spec = ReadDeepseek(kDeepseekV2Lite);
   ASSERT_TRUE(spec) << spec.error().message;
   ASSERT_EQ(spec->num_layers(), 27);
   EXPECT_EQ(spec->max_positions, 163840);
@@ -99,19 +102,20 @@ TEST(Deepseek, ReadsV2Lite) {
   EXPECT_EQ(moe.routed_scale, 1);
   EXPECT_FALSE(moe.correction_bias);
 
-  EXPECT_EQ(Find(*spec, TensorRole::kQueryDown, 0), nullptr);
-  EXPECT_EQ(Find(*spec, TensorRole::kQuery, 0)->stored_shape, (Shape{16 * 192, 2048}));
-  const TensorBinding* down = Find(*spec, TensorRole::kKvDown, 3);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kQueryDown, 0), nullptr);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kQuery, 0)->stored_shape, (Shape{16 * 192, 2048}));
+  const TensorBinding* down = FindInDeepseek(*spec, TensorRole::kKvDown, 3);
   EXPECT_EQ(down->name, "model.layers.3.self_attn.kv_a_proj_with_mqa.weight");
   EXPECT_EQ(down->stored_shape, (Shape{576, 2048}));
-  EXPECT_EQ(Find(*spec, TensorRole::kKvUp, 3)->stored_shape, (Shape{16 * 256, 512}));
-  EXPECT_EQ(Find(*spec, TensorRole::kAttentionOutput, 3)->stored_shape, (Shape{2048, 2048}));
-  EXPECT_EQ(Find(*spec, TensorRole::kSharedUp, 3)->name,
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kKvUp, 3)->stored_shape, (Shape{16 * 256, 512}));
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kAttentionOutput, 3)->stored_shape,
+            (Shape{2048, 2048}));
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kSharedUp, 3)->name,
             "model.layers.3.mlp.shared_experts.up_proj.weight");
 }
 
 TEST(Deepseek, ReadsV3InFp8) {
-  const auto spec = Read(kV3);
+  const auto spec = ReadDeepseek(kV3);
   ASSERT_TRUE(spec) << spec.error().message;
   const LayerSpec& layer = spec->layers[3];
   EXPECT_EQ(layer.attention.latent->query_rank, 1536);
@@ -127,22 +131,24 @@ TEST(Deepseek, ReadsV3InFp8) {
   EXPECT_EQ(layer.moe->routed_scale, 2.5f);
   EXPECT_EQ(layer.moe->shared_intermediate_size, 2048);
 
-  EXPECT_EQ(Find(*spec, TensorRole::kQueryUp, 60)->stored_shape, (Shape{128 * 192, 1536}));
-  EXPECT_EQ(Find(*spec, TensorRole::kCorrectionBias, 3)->name,
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kQueryUp, 60)->stored_shape,
+            (Shape{128 * 192, 1536}));
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kCorrectionBias, 3)->name,
             "model.layers.3.mlp.gate.e_score_correction_bias");
   for (const TensorRole role : {TensorRole::kKvDown, TensorRole::kKvUp, TensorRole::kQueryUp,
                                 TensorRole::kAttentionOutput, TensorRole::kSharedDown}) {
-    EXPECT_EQ(Find(*spec, role, 3)->storage, Storage::kFp8Block) << static_cast<int>(role);
+    EXPECT_EQ(FindInDeepseek(*spec, role, 3)->storage, Storage::kFp8Block)
+        << static_cast<int>(role);
   }
-  EXPECT_EQ(Find(*spec, TensorRole::kExpertDown, 3, 255)->storage, Storage::kFp8Block);
-  EXPECT_EQ(Find(*spec, TensorRole::kRouter, 3)->storage, Storage::kPlain);
-  EXPECT_EQ(Find(*spec, TensorRole::kHead, -1)->storage, Storage::kPlain);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kExpertDown, 3, 255)->storage, Storage::kFp8Block);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kRouter, 3)->storage, Storage::kPlain);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kHead, -1)->storage, Storage::kPlain);
   EXPECT_EQ(spec->ignored_prefixes, std::vector<std::string>{"model.layers.61."});
 }
 
 TEST(Deepseek, FillsInWhatV3LeavesOut) {
-  const auto given = Read(kV3);
-  const auto absent = Read(R"({"model_type": "deepseek_v3"})");
+  const auto given = ReadDeepseek(kV3);
+  const auto absent = ReadDeepseek(R"({"model_type": "deepseek_v3"})");
   ASSERT_TRUE(absent) << absent.error().message;
   EXPECT_EQ(absent->num_layers(), given->num_layers());
   EXPECT_EQ(absent->vocab_size, given->vocab_size);
@@ -156,29 +162,32 @@ TEST(Deepseek, FillsInWhatV3LeavesOut) {
 }
 
 TEST(Deepseek, AnAbsentQueryRankIsNotNull) {
-  EXPECT_EQ(Read(Config("deepseek_v2", R"("n_group": 1)"))->layers[0].attention.latent->query_rank,
+  EXPECT_EQ(ReadDeepseek(Config("deepseek_v2", R"("n_group": 1)"))
+                ->layers[0]
+                .attention.latent->query_rank,
             1536);
-  EXPECT_EQ(
-      Read(Config("deepseek_v2", R"("q_lora_rank": null)"))->layers[0].attention.latent->query_rank,
-      0);
+  EXPECT_EQ(ReadDeepseek(Config("deepseek_v2", R"("q_lora_rank": null)"))
+                ->layers[0]
+                .attention.latent->query_rank,
+            0);
 }
 
 TEST(Deepseek, V2DividesBySumInsteadOfScaling) {
-  const auto spec = Read(Config("deepseek_v2", R"("norm_topk_prob": true,
+  const auto spec = ReadDeepseek(Config("deepseek_v2", R"("norm_topk_prob": true,
                                                   "routed_scaling_factor": 16)"));
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->layers[0].moe->router_norm, RouterNorm::kSum);
   EXPECT_EQ(spec->layers[0].moe->routed_scale, 1);
-  const auto scaled = Read(Config("deepseek_v2", R"("routed_scaling_factor": 16)"));
+  const auto scaled = ReadDeepseek(Config("deepseek_v2", R"("routed_scaling_factor": 16)"));
   EXPECT_EQ(scaled->layers[0].moe->router_norm, RouterNorm::kNone);
   EXPECT_EQ(scaled->layers[0].moe->routed_scale, 16);
 }
 
 TEST(Deepseek, V2LimitsGroupsOnlyWhereTheMethodSaysSo) {
-  const auto greedy = Read(Config("deepseek_v2", R"("n_group": 8, "topk_group": 3)"));
+  const auto greedy = ReadDeepseek(Config("deepseek_v2", R"("n_group": 8, "topk_group": 3)"));
   ASSERT_TRUE(greedy) << greedy.error().message;
   EXPECT_EQ(greedy->layers[0].moe->num_expert_groups, 1);
-  const auto limited = Read(Config(
+  const auto limited = ReadDeepseek(Config(
       "deepseek_v2", R"("n_group": 8, "topk_group": 3, "topk_method": "group_limited_greedy")"));
   ASSERT_TRUE(limited) << limited.error().message;
   EXPECT_EQ(limited->layers[0].moe->num_expert_groups, 8);
@@ -187,7 +196,7 @@ TEST(Deepseek, V2LimitsGroupsOnlyWhereTheMethodSaysSo) {
 }
 
 TEST(Deepseek, LayersAreSparseByFrequencyAfterTheDenseOnes) {
-  const auto spec = Read(R"({"model_type": "deepseek_v3", "num_hidden_layers": 6,
+  const auto spec = ReadDeepseek(R"({"model_type": "deepseek_v3", "num_hidden_layers": 6,
                              "first_k_dense_replace": 1, "moe_layer_freq": 2})");
   ASSERT_TRUE(spec) << spec.error().message;
   std::vector<bool> sparse;
@@ -196,43 +205,44 @@ TEST(Deepseek, LayersAreSparseByFrequencyAfterTheDenseOnes) {
 }
 
 TEST(Deepseek, MayHaveNoSharedExpertsAndHalvesThatTurn) {
-  const auto spec = Read(Config("deepseek_v3", R"("n_shared_experts": null,
+  const auto spec = ReadDeepseek(Config("deepseek_v3", R"("n_shared_experts": null,
       "first_k_dense_replace": 0, "rope_interleave": false, "attention_bias": true)"));
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->layers[0].moe->shared_intermediate_size, 0);
-  EXPECT_EQ(Find(*spec, TensorRole::kSharedUp, 0), nullptr);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kSharedUp, 0), nullptr);
   EXPECT_FALSE(spec->layers[0].attention.latent->interleaved_rope);
-  EXPECT_EQ(Find(*spec, TensorRole::kKvDownBias, 0)->stored_shape, Shape{576});
-  EXPECT_EQ(Find(*spec, TensorRole::kQueryDownBias, 0)->stored_shape, Shape{1536});
-  EXPECT_NE(Find(*spec, TensorRole::kAttentionOutputBias, 0), nullptr);
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kKvDownBias, 0)->stored_shape, Shape{576});
+  EXPECT_EQ(FindInDeepseek(*spec, TensorRole::kQueryDownBias, 0)->stored_shape, Shape{1536});
+  EXPECT_NE(FindInDeepseek(*spec, TensorRole::kAttentionOutputBias, 0), nullptr);
 }
 
 TEST(Deepseek, SaysWhatIsWrong) {
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("qk_rope_head_dim": 7)"), "qk_rope_head_dim 7 must be even");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("num_key_value_heads": 8)"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("qk_rope_head_dim": 7)"),
+            "qk_rope_head_dim 7 must be even");
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("num_key_value_heads": 8)"),
             "num_key_value_heads 8 must be num_attention_heads 128");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("n_routed_experts": 100)"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("n_routed_experts": 100)"),
             "100 experts cannot be divided into 8 groups");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("topk_group": 9)"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("topk_group": 9)"),
             "topk_group 9 is more than the 8 groups there are");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("topk_group": 1, "num_experts_per_tok": 33)"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("topk_group": 1, "num_experts_per_tok": 33)"),
             "1 groups of 32 experts have fewer than the 33 experts of a token");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("topk_method": "greedy")"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("topk_method": "greedy")"),
             "topk_method \"greedy\" is not supported; it must be noaux_tc");
-  EXPECT_EQ(ErrorOf("deepseek_v3", R"("scoring_func": "softmax")"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("scoring_func": "softmax")"),
             "scoring_func \"softmax\" is not supported; it must be sigmoid");
-  EXPECT_EQ(ErrorOf("deepseek_v2", R"("topk_method": "noaux_tc")"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("topk_method": "noaux_tc")"),
             "topk_method \"noaux_tc\" is not supported; it must be greedy or "
             "group_limited_greedy");
-  EXPECT_EQ(ErrorOf("deepseek_v2", R"("topk_method": "group_limited_greedy")"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("topk_method": "group_limited_greedy")"),
             "topk_method group_limited_greedy needs n_group and topk_group");
-  EXPECT_EQ(ErrorOf("deepseek_v2", R"("mlp_bias": true)"), "mlp_bias is not supported");
-  EXPECT_EQ(ErrorOf("deepseek_v2", R"("n_shared_experts": 2000)"),
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("mlp_bias": true)"), "mlp_bias is not supported");
+  EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("n_shared_experts": 2000)"),
             "2000 shared experts of 1407 are too many");
 }
 
 TEST(Deepseek, V2NeedsToBeToldTheExpertsPerToken) {
-  const auto spec = Read(R"({"model_type": "deepseek_v2"})");
+  const auto spec = ReadDeepseek(R"({"model_type": "deepseek_v2"})");
   ASSERT_FALSE(spec);
   EXPECT_EQ(spec.error().message, "num_experts_per_tok is missing");
 }
@@ -244,7 +254,7 @@ TEST(Deepseek, RefusesAbsurdValues) {
         R"("num_experts_per_tok": 300)", R"("n_group": 0)", R"("routed_scaling_factor": -1)",
         R"("moe_intermediate_size": 0)", R"("num_nextn_predict_layers": 1000)",
         R"("hidden_act": "gelu")", R"("n_routed_experts": 60000, "num_hidden_layers": 400)"}) {
-    EXPECT_NE(ErrorOf("deepseek_v3", fields), "") << fields;
+    EXPECT_NE(ErrorOfDeepseek("deepseek_v3", fields), "") << fields;
   }
 }
 

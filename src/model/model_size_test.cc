@@ -9,27 +9,28 @@
 namespace convene::model {
 namespace {
 
-ModelSpec Read(const char* text) {
+ModelSpec ReadSpec(const char* text) {
   Result<ModelSpec> spec = ModelSpecFromConfig(nlohmann::json::parse(text));
   CHECK(spec.ok(), "{}", spec.error().message);
   return *std::move(spec);
 }
 
 ModelSpec Olmoe() {
-  return Read(R"({"model_type": "olmoe", "intermediate_size": 1024, "num_key_value_heads": 16})");
+  return ReadSpec(
+      R"({"model_type": "olmoe", "intermediate_size": 1024, "num_key_value_heads": 16})");
 }
 
 TEST(ModelSize, CountsWhatThePublishersCount) {
   // From the safetensors metadata of the published checkpoints.
   EXPECT_EQ(TotalParameters(Olmoe()), 6'919'161'856);
-  const ModelSpec mixtral = Read(R"({"model_type": "mixtral"})");
+  const ModelSpec mixtral = ReadSpec(R"({"model_type": "mixtral"})");
   EXPECT_EQ(TotalParameters(mixtral), 46'702'792'704);
   EXPECT_NEAR(static_cast<double>(ActivatedParameters(mixtral)), 12.88e9, 0.01e9);
-  const ModelSpec qwen3 = Read(R"({"model_type": "qwen3_moe", "head_dim": 128,
+  const ModelSpec qwen3 = ReadSpec(R"({"model_type": "qwen3_moe", "head_dim": 128,
                                    "num_hidden_layers": 48})");
   EXPECT_EQ(TotalParameters(qwen3), 30'532'122'624);
   EXPECT_NEAR(static_cast<double>(ActivatedParameters(qwen3)), 3.35e9, 0.01e9);
-  const ModelSpec dbrx = Read(R"({"model_type": "dbrx", "d_model": 6144, "n_heads": 48,
+  const ModelSpec dbrx = ReadSpec(R"({"model_type": "dbrx", "d_model": 6144, "n_heads": 48,
       "n_layers": 40, "vocab_size": 100352, "attn_config": {"kv_n_heads": 8}, "ffn_config":
       {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}})");
   EXPECT_EQ(TotalParameters(dbrx), 131'596'523'520);
@@ -50,23 +51,23 @@ int64_t ActivatedWithoutEmbedding(const ModelSpec& spec) {
 }
 
 TEST(ModelSize, CountsLatentAttentionAsItsPublishersDo) {
-  const ModelSpec lite = Read(kV2Lite);
+  const ModelSpec lite = ReadSpec(kV2Lite);
   EXPECT_EQ(TotalParameters(lite), 15'706'484'224);
   EXPECT_NEAR(static_cast<double>(ActivatedWithoutEmbedding(lite)), 2.4e9, 0.06e9);
-  const ModelSpec v3 = Read(R"({"model_type": "deepseek_v3"})");
+  const ModelSpec v3 = ReadSpec(R"({"model_type": "deepseek_v3"})");
   EXPECT_EQ(TotalParameters(v3), 671'026'419'200);
   EXPECT_NEAR(static_cast<double>(ActivatedParameters(v3)), 37e9, 0.6e9);
 }
 
 TEST(ModelSize, CountsBiasesAndSinksAsTheirPublisherDoes) {
-  const ModelSpec gpt_oss = Read(R"({"model_type": "gpt_oss", "num_hidden_layers": 24,
+  const ModelSpec gpt_oss = ReadSpec(R"({"model_type": "gpt_oss", "num_hidden_layers": 24,
                                      "num_local_experts": 32})");
   EXPECT_EQ(TotalParameters(gpt_oss), 20'914'757'184);
   EXPECT_NEAR(static_cast<double>(ActivatedWithoutEmbedding(gpt_oss)), 3.61e9, 0.01e9);
 }
 
 TEST(ModelSize, CountsBothStacksOfAnEncoderDecoder) {
-  const ModelSpec spec = Read(kSwitchBase128);
+  const ModelSpec spec = ReadSpec(kSwitchBase128);
   EXPECT_EQ(TotalParameters(spec), 7'415'217'408);
   // T5-base has 223 million; a router in every other layer is what comes on top.
   EXPECT_EQ(ActivatedParameters(spec), 224'083'200);
@@ -92,7 +93,7 @@ TEST(ModelSize, KindsAddUpToTheWhole) {
 
 TEST(ModelSize, CountsWhatCrossAttentionKeepsOfAnInput) {
   EXPECT_EQ(CrossElementsPerInputToken(Olmoe()), 0);
-  const ModelSpec spec = Read(kSwitchBase128);
+  const ModelSpec spec = ReadSpec(kSwitchBase128);
   EXPECT_EQ(CrossElementsPerInputToken(spec), 12 * 2 * 768);
 }
 
@@ -109,20 +110,20 @@ int64_t MatrixElements(const ModelSpec& spec) {
 
 TEST(ModelSize, FlopsOfLatentAttentionAreThoseOfItsMatrices) {
   for (const char* text : {kV2Lite, R"({"model_type": "deepseek_v3"})"}) {
-    const ModelSpec spec = Read(text);
+    const ModelSpec spec = ReadSpec(text);
     const TokenFlops flops = FlopsOfToken(spec, 0, true);
     EXPECT_EQ(flops.total() - flops.attention_scores,
               2.0 * static_cast<double>(MatrixElements(spec)));
   }
   // At the third token, per layer and head: expanded 192 + 128 elements a key, absorbed 576 + 512.
-  const ModelSpec spec = Read(kV2Lite);
+  const ModelSpec spec = ReadSpec(kV2Lite);
   EXPECT_EQ(FlopsOfToken(spec, 2, true).attention_scores, 27.0 * 16 * 3 * 2 * (192 + 128));
   EXPECT_EQ(AbsorbedScoreFlops(spec, 2), 27.0 * 16 * 3 * 2 * (576 + 512));
   EXPECT_EQ(AbsorbedScoreFlops(Olmoe(), 2), FlopsOfToken(Olmoe(), 2, true).attention_scores);
 }
 
 TEST(ModelSize, FlopsOfAnEncoderDecoderAreThoseOfBothStacks) {
-  const ModelSpec spec = Read(kSwitchBase128);
+  const ModelSpec spec = ReadSpec(kSwitchBase128);
   const TokenFlops input = FlopsOfInput(spec, 1);
   const TokenFlops token = FlopsOfToken(spec, 0, true, 1);
   const double score = 12.0 * 4 * 768;
@@ -160,7 +161,7 @@ TEST(ModelSize, FlopsAreTwicePerActiveMatrixElement) {
 }
 
 TEST(ModelSize, CountsSharedAndDenseBlocks) {
-  const ModelSpec spec = Read(R"({"model_type": "qwen2_moe", "num_hidden_layers": 3,
+  const ModelSpec spec = ReadSpec(R"({"model_type": "qwen2_moe", "num_hidden_layers": 3,
                                   "mlp_only_layers": [1]})");
   const TokenFlops flops = FlopsOfToken(spec, 0, false);
   EXPECT_EQ(flops.shared_experts, 2.0 * (6.0 * 2048 * 5632 + 2 * 2048));
@@ -170,7 +171,7 @@ TEST(ModelSize, CountsSharedAndDenseBlocks) {
 
 TEST(ModelSize, SumsOverPositionsWithAndWithoutAWindow) {
   for (const int window : {0, 1, 7, 100}) {
-    ModelSpec spec = Read(R"({"model_type": "mixtral", "num_hidden_layers": 2})");
+    ModelSpec spec = ReadSpec(R"({"model_type": "mixtral", "num_hidden_layers": 2})");
     for (LayerSpec& layer : spec.layers) layer.attention.window = window;
     for (const auto& [first, count] : {std::pair(0, 1), {0, 20}, {5, 10}, {30, 4}, {3, 0}}) {
       TokenFlops expected;

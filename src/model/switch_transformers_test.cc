@@ -13,18 +13,18 @@ namespace {
 
 using nlohmann::json;
 
-Result<ModelSpec> Read(std::string_view fields) {
+Result<ModelSpec> ReadSwitch(std::string_view fields) {
   return ModelSpecFromConfig(
       json::parse(fmt::format(R"({{"model_type": "switch_transformers"{}}})", fields)));
 }
 
-std::string ErrorOf(std::string_view fields) {
-  const Result<ModelSpec> spec = Read(fields);
+std::string ErrorOfSwitch(std::string_view fields) {
+  const Result<ModelSpec> spec = ReadSwitch(fields);
   return spec ? "" : spec.error().message;
 }
 
-const TensorBinding* Find(const ModelSpec& spec, bool encoder, TensorRole role, int layer = -1,
-                          int expert = -1) {
+const TensorBinding* FindInSwitch(const ModelSpec& spec, bool encoder, TensorRole role,
+                                  int layer = -1, int expert = -1) {
   const auto found =
       std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorBinding& tensor) {
         return tensor.encoder == encoder && tensor.role == role && tensor.layer == layer &&
@@ -54,7 +54,7 @@ constexpr const char* kBase128 = R"(, "vocab_size": 32128, "d_model": 768, "d_kv
     "eos_token_id": 1, "pad_token_id": 0)";
 
 TEST(SwitchTransformers, ReadsBase128) {
-  const auto spec = Read(kBase128);
+  const auto spec = ReadSwitch(kBase128);
   ASSERT_TRUE(spec) << spec.error().message;
   const std::vector<int> odd = {1, 3, 5, 7, 9, 11};
   EXPECT_EQ(SparseLayers(spec->encoder_layers), odd);
@@ -85,29 +85,31 @@ TEST(SwitchTransformers, ReadsBase128) {
 }
 
 TEST(SwitchTransformers, NamesTheTensorsOfBothStacks) {
-  const auto spec = Read(kBase128);
+  const auto spec = ReadSwitch(kBase128);
   ASSERT_TRUE(spec);
-  EXPECT_EQ(Find(*spec, false, TensorRole::kEmbedding)->name, "shared.weight");
-  EXPECT_EQ(Find(*spec, true, TensorRole::kEmbedding), nullptr);
-  EXPECT_EQ(Find(*spec, false, TensorRole::kHead), nullptr);
-  EXPECT_EQ(Find(*spec, true, TensorRole::kRelativeBias)->name,
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kEmbedding)->name, "shared.weight");
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kEmbedding), nullptr);
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kHead), nullptr);
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kRelativeBias)->name,
             "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-  EXPECT_EQ(Find(*spec, false, TensorRole::kRelativeBias)->stored_shape, (Shape{32, 12}));
-  EXPECT_EQ(Find(*spec, false, TensorRole::kCrossKey, 11)->name,
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kRelativeBias)->stored_shape, (Shape{32, 12}));
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kCrossKey, 11)->name,
             "decoder.block.11.layer.1.EncDecAttention.k.weight");
-  EXPECT_EQ(Find(*spec, true, TensorRole::kDenseUp, 0)->name,
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kDenseUp, 0)->name,
             "encoder.block.0.layer.1.mlp.wi.weight");
-  EXPECT_EQ(Find(*spec, false, TensorRole::kExpertDown, 1, 127)->name,
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kExpertDown, 1, 127)->name,
             "decoder.block.1.layer.2.mlp.experts.expert_127.wo.weight");
-  EXPECT_EQ(Find(*spec, false, TensorRole::kExpertDown, 1, 127)->stored_shape, (Shape{768, 3072}));
-  EXPECT_EQ(Find(*spec, true, TensorRole::kRouter, 1)->name,
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kExpertDown, 1, 127)->stored_shape,
+            (Shape{768, 3072}));
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kRouter, 1)->name,
             "encoder.block.1.layer.1.mlp.router.classifier.weight");
-  EXPECT_EQ(Find(*spec, true, TensorRole::kRouterBias, 1), nullptr);
-  EXPECT_EQ(Find(*spec, true, TensorRole::kFinalNorm)->name, "encoder.final_layer_norm.weight");
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kRouterBias, 1), nullptr);
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kFinalNorm)->name,
+            "encoder.final_layer_norm.weight");
 }
 
 TEST(SwitchTransformers, FillsInWhatIsLeftOut) {
-  const auto spec = Read("");
+  const auto spec = ReadSwitch("");
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->encoder_layers.size(), 12u);
   EXPECT_EQ(spec->layers.size(), 12u);
@@ -119,13 +121,15 @@ TEST(SwitchTransformers, FillsInWhatIsLeftOut) {
 }
 
 TEST(SwitchTransformers, ANullNumberOfDecoderLayersIsThatOfTheEncoder) {
-  EXPECT_EQ(Read(R"(, "num_layers": 5)")->layers.size(), 12u);
-  EXPECT_EQ(Read(R"(, "num_layers": 5, "num_decoder_layers": null)")->layers.size(), 5u);
-  EXPECT_EQ(Read(R"(, "num_layers": 5, "num_decoder_layers": 2)")->layers.size(), 2u);
+  EXPECT_EQ(ReadSwitch(R"(, "num_layers": 5)")->layers.size(), 12u);
+  EXPECT_EQ(ReadSwitch(R"(, "num_layers": 5, "num_decoder_layers": null)")->layers.size(), 5u);
+  EXPECT_EQ(ReadSwitch(R"(, "num_layers": 5, "num_decoder_layers": 2)")->layers.size(), 2u);
 }
 
 TEST(SwitchTransformers, FindsTheSparseLayersAsTransformersDoes) {
-  const auto sparse = [](const char* fields) { return SparseLayers(Read(fields)->encoder_layers); };
+  const auto sparse = [](const char* fields) {
+    return SparseLayers(ReadSwitch(fields)->encoder_layers);
+  };
   EXPECT_EQ(sparse(R"(, "num_layers": 4, "num_sparse_encoder_layers": 4)"),
             (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(sparse(R"(, "num_layers": 4, "num_sparse_encoder_layers": 0)"), std::vector<int>{1});
@@ -135,21 +139,22 @@ TEST(SwitchTransformers, FindsTheSparseLayersAsTransformersDoes) {
 }
 
 TEST(SwitchTransformers, UntiedStacksHaveEmbeddingsOfTheirOwnOrTheSharedOne) {
-  const auto spec = Read(R"(, "tie_word_embeddings": false, "router_bias": true)");
+  const auto spec = ReadSwitch(R"(, "tie_word_embeddings": false, "router_bias": true)");
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->logits_scale, 1);
-  const TensorBinding* encoder = Find(*spec, true, TensorRole::kEmbedding);
+  const TensorBinding* encoder = FindInSwitch(*spec, true, TensorRole::kEmbedding);
   ASSERT_NE(encoder, nullptr);
   EXPECT_EQ(encoder->name, "encoder.embed_tokens.weight");
   EXPECT_EQ(encoder->fallback_name, "shared.weight");
-  EXPECT_EQ(Find(*spec, false, TensorRole::kEmbedding)->name, "decoder.embed_tokens.weight");
-  EXPECT_EQ(Find(*spec, false, TensorRole::kHead)->name, "lm_head.weight");
-  EXPECT_EQ(Find(*spec, true, TensorRole::kRouterBias, 1)->stored_shape, Shape{8});
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kEmbedding)->name,
+            "decoder.embed_tokens.weight");
+  EXPECT_EQ(FindInSwitch(*spec, false, TensorRole::kHead)->name, "lm_head.weight");
+  EXPECT_EQ(FindInSwitch(*spec, true, TensorRole::kRouterBias, 1)->stored_shape, Shape{8});
 }
 
 TEST(SwitchTransformers, ReadsTheGenericNamesToo) {
   const auto spec =
-      Read(R"(, "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2)");
+      ReadSwitch(R"(, "hidden_size": 96, "num_attention_heads": 3, "num_hidden_layers": 2)");
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->hidden_size, 96);
   EXPECT_EQ(spec->encoder_layers.size(), 2u);
@@ -157,18 +162,19 @@ TEST(SwitchTransformers, ReadsTheGenericNamesToo) {
 }
 
 TEST(SwitchTransformers, BeginsWithThePaddingTokenWhereNoOtherIsNamed) {
-  EXPECT_EQ(Read(R"(, "pad_token_id": 7)")->decoder_start_token, 7);
-  EXPECT_EQ(Read(R"(, "pad_token_id": 7, "decoder_start_token_id": 3)")->decoder_start_token, 3);
+  EXPECT_EQ(ReadSwitch(R"(, "pad_token_id": 7)")->decoder_start_token, 7);
+  EXPECT_EQ(ReadSwitch(R"(, "pad_token_id": 7, "decoder_start_token_id": 3)")->decoder_start_token,
+            3);
 }
 
 TEST(SwitchTransformers, SaysWhatIsWrong) {
-  EXPECT_EQ(ErrorOf(R"(, "vocab_size": 10, "decoder_start_token_id": 10)"),
+  EXPECT_EQ(ErrorOfSwitch(R"(, "vocab_size": 10, "decoder_start_token_id": 10)"),
             "decoder_start_token_id 10 is not in the vocabulary of 10");
-  EXPECT_EQ(ErrorOf(R"(, "dense_act_fn": "gelu")"),
+  EXPECT_EQ(ErrorOfSwitch(R"(, "dense_act_fn": "gelu")"),
             "the activation \"gelu\" is not supported; it must be relu, without a gate");
-  EXPECT_EQ(ErrorOf(R"(, "relative_attention_max_distance": 16)"),
+  EXPECT_EQ(ErrorOfSwitch(R"(, "relative_attention_max_distance": 16)"),
             "relative_attention_max_distance 16 must be more than half of the 32 buckets");
-  EXPECT_EQ(ErrorOf(R"(, "decoder_start_token_id": -1)"),
+  EXPECT_EQ(ErrorOfSwitch(R"(, "decoder_start_token_id": -1)"),
             "decoder_start_token_id is -1, but must be an integer from 0 to 16777216");
   for (const char* fields :
        {R"(, "is_gated_act": true)", R"(, "feed_forward_proj": "gated-gelu")", R"(, "d_kv": 0)",
@@ -176,13 +182,13 @@ TEST(SwitchTransformers, SaysWhatIsWrong) {
         R"(, "num_sparse_encoder_layers": -1)", R"(, "encoder_sparse_step": 0)",
         R"(, "relative_attention_num_buckets": 3)", R"(, "layer_norm_epsilon": 2)",
         R"(, "num_experts": 60000, "num_sparse_encoder_layers": 12)"}) {
-    EXPECT_NE(ErrorOf(fields), "") << fields;
+    EXPECT_NE(ErrorOfSwitch(fields), "") << fields;
   }
 }
 
 TEST(SwitchTransformers, EveryTensorIsBoundOnce) {
   for (const char* fields : {"", R"(, "tie_word_embeddings": false)"}) {
-    const auto spec = Read(fields);
+    const auto spec = ReadSwitch(fields);
     std::set<std::string> names;
     for (const TensorBinding& tensor : spec->tensors) {
       EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;

@@ -14,21 +14,21 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::variant<GenerationBody, FieldError> Parse(const std::string& text) {
+std::variant<GenerationBody, FieldError> ParseResponses(const std::string& text) {
   const auto body = ParseOrderedJson(text);
   EXPECT_TRUE(body.ok()) << text;
   return ParseResponsesBody(*body, {.seed = 5});
 }
 
-GenerationBody Parsed(const std::string& text) {
-  auto parsed = Parse(text);
+GenerationBody ParsedResponses(const std::string& text) {
+  auto parsed = ParseResponses(text);
   if (const auto* wrong = std::get_if<FieldError>(&parsed)) ADD_FAILURE() << wrong->error.message;
   return std::holds_alternative<GenerationBody>(parsed) ? std::get<GenerationBody>(parsed)
                                                         : GenerationBody();
 }
 
 TEST(ResponsesBody, IsTheChatThatItStandsFor) {
-  const GenerationBody body = Parsed(R"({
+  const GenerationBody body = ParsedResponses(R"({
     "model": "m", "instructions": "Be brief.", "max_output_tokens": 7, "temperature": 0.5,
     "top_p": 0.9, "stream": true, "store": false, "metadata": {"a": "b"}, "truncation": "disabled",
     "input": [
@@ -57,17 +57,17 @@ TEST(ResponsesBody, IsTheChatThatItStandsFor) {
   EXPECT_EQ(body.named_tool, "f");
   EXPECT_EQ(body.repeated["instructions"], "Be brief.");
   EXPECT_EQ(body.repeated["tool_choice"]["name"], "f");
-  EXPECT_EQ(Parsed(R"({"input": "Hi"})").messages[0]["content"], "Hi");
+  EXPECT_EQ(ParsedResponses(R"({"input": "Hi"})").messages[0]["content"], "Hi");
   const char* with_schema = R"({"input": "Hi", "text": {"format": {"type": "json_schema",
                                 "name": "n", "schema": {"type": "null"}, "strict": true}}})";
-  EXPECT_EQ(Parsed(with_schema).schema["type"], "null");
+  EXPECT_EQ(ParsedResponses(with_schema).schema["type"], "null");
 }
 
 TEST(ResponsesBody, TakesReasoningAsATextOrInParts) {
   for (const std::string summary :
        {R"("Hm.")",
         R"([{"type": "summary_text", "text": "H"}, {"type": "summary_text", "text": "m."}])"}) {
-    const GenerationBody body = Parsed(
+    const GenerationBody body = ParsedResponses(
         R"({"input": [{"type": "reasoning", "summary": )" + summary +
         R"(}, {"role": "assistant", "content": "Well."}, {"role": "user", "content": "So?"}]})");
     ASSERT_EQ(body.messages.size(), 2u);
@@ -76,14 +76,15 @@ TEST(ResponsesBody, TakesReasoningAsATextOrInParts) {
 }
 
 TEST(ResponsesBody, TheEffortOfReasoningIsTheTemplatesVariable) {
-  const auto parsed = Parse(R"({"input": "x", "reasoning": {"effort": "low", "summary": "auto"}})");
+  const auto parsed =
+      ParseResponses(R"({"input": "x", "reasoning": {"effort": "low", "summary": "auto"}})");
   const auto& body = std::get<GenerationBody>(parsed);
   EXPECT_EQ(body.template_variables["reasoning_effort"], "low");
   EXPECT_EQ(body.repeated["reasoning"]["effort"], "low");
 }
 
 TEST(ResponsesBody, TakesBackWhatClientsWriteBesideAnswersAndNullsOfTheApi) {
-  const auto parsed = Parse(R"({"max_tool_calls": null, "prompt": null, "input": [
+  const auto parsed = ParseResponses(R"({"max_tool_calls": null, "prompt": null, "input": [
       {"role": "assistant", "content": [{"type": "output_text", "text": "{}", "annotations": [],
                                          "logprobs": [], "parsed": {"a": 1}}]},
       {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}",
@@ -125,7 +126,7 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
       {R"({"input": "x", "reasoning": {"budget": 9}})", "reasoning"},
   };
   for (const auto& [text, field] : cases) {
-    const auto parsed = Parse(text);
+    const auto parsed = ParseResponses(text);
     const auto* wrong = std::get_if<FieldError>(&parsed);
     ASSERT_NE(wrong, nullptr) << text;
     EXPECT_EQ(wrong->field, field) << text;

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Complaint(std::string_view text) {
+std::string ComplaintOf(std::string_view text) {
   const Result<strategy::Layout> layout = ParseLayout(text);
   return layout ? "" : layout.error().message;
 }
@@ -42,11 +42,11 @@ TEST(LayoutText, ComplaintsOfWeightsSayHowTheyAreWritten) {
                            "attention=dp2,experts=ep3:", "attention=dp2,experts=ep:1",
                            "attention=dp2,experts=ep3:4097", "attention=dp2,experts=ep3::1",
                            "attention=dp2,experts=tp3:1"}) {
-    EXPECT_THAT(Complaint(text), HasSubstr("weights (1 to 4096)")) << text;
-    EXPECT_THAT(Complaint(text), HasSubstr("experts=ep3:1")) << text;
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("weights (1 to 4096)")) << text;
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("experts=ep3:1")) << text;
   }
-  EXPECT_NE(Complaint("attention=dp3:1,experts=ep2"), "");
-  EXPECT_THAT(Complaint("attention=dp2,experts=ep3:1:1"),
+  EXPECT_NE(ComplaintOf("attention=dp3:1,experts=ep2"), "");
+  EXPECT_THAT(ComplaintOf("attention=dp2,experts=ep3:1:1"),
               HasSubstr("attention 2 ranks and the experts 3"));
 }
 
@@ -61,11 +61,11 @@ TEST(LayoutText, TheHeadMayBeDivided) {
   EXPECT_EQ(*ParseLayout("head=tp2,experts=ep2,attention=dp2"),
             *ParseLayout("attention=dp2,experts=ep2,head=tp2"));
   EXPECT_FALSE(ParseLayout("attention=dp2,experts=ep2,head=tp1")->divides_head);
-  EXPECT_THAT(Complaint("attention=dp4,experts=ep4,head=tp2"), HasSubstr("all 4 ranks have one"));
-  EXPECT_THAT(Complaint("attention=dp1,experts=ep2,head=tp3,disaggregate"),
+  EXPECT_THAT(ComplaintOf("attention=dp4,experts=ep4,head=tp2"), HasSubstr("all 4 ranks have one"));
+  EXPECT_THAT(ComplaintOf("attention=dp1,experts=ep2,head=tp3,disaggregate"),
               HasSubstr("leave head= out"));
-  EXPECT_THAT(Complaint("attention=dp2,experts=ep2,head=dp2"), HasSubstr("is no layout"));
-  EXPECT_THAT(Complaint("attention=dp2,experts=ep2,head=tp2,head=tp2"),
+  EXPECT_THAT(ComplaintOf("attention=dp2,experts=ep2,head=dp2"), HasSubstr("is no layout"));
+  EXPECT_THAT(ComplaintOf("attention=dp2,experts=ep2,head=tp2,head=tp2"),
               HasSubstr("gives the head twice"));
   Plan plan{.layout = *ParseLayout("attention=dp2,experts=ep2,head=tp2")};
   ASSERT_TRUE(ParseDecodeExperts("tp2", &plan));
@@ -95,7 +95,7 @@ TEST(LayoutText, SharedExpertsMayBeDivided) {
   for (const char* text :
        {"attention=dp2,experts=ep2,shared=tp2", "attention=dp4,experts=ep2tp2,shared=tp2",
         "attention=dp2,experts=tp2,shared=tp4"}) {
-    EXPECT_THAT(Complaint(text), HasSubstr("or leave shared= out")) << text;
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("or leave shared= out")) << text;
   }
   Plan plan{.layout = *ParseLayout("attention=tp2,experts=tp2,shared=tp2")};
   plan.pipeline.chunks = 2;
@@ -112,10 +112,10 @@ TEST(LayoutText, LayersMayBeOnDifferentRanks) {
   }
   EXPECT_EQ(ParseLayout("layers=pp3:1")->stages, 2);
   EXPECT_EQ(*ParseLayout("layers=pp1"), strategy::Layout());
-  EXPECT_THAT(Complaint("layers=pp2,experts=ep2"), HasSubstr("nothing stands beside"));
-  EXPECT_THAT(Complaint("attention=dp2,layers=pp2"), HasSubstr("is no layout"));
+  EXPECT_THAT(ComplaintOf("layers=pp2,experts=ep2"), HasSubstr("nothing stands beside"));
+  EXPECT_THAT(ComplaintOf("attention=dp2,layers=pp2"), HasSubstr("is no layout"));
   for (const char* text : {"layers=", "layers=pp0", "layers=tp2", "layers=pp2x"}) {
-    EXPECT_THAT(Complaint(text), HasSubstr("layers=pp2")) << text;
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("layers=pp2")) << text;
   }
   Plan plan{.layout = {.stages = 2}};
   plan.pipeline.micro_batches = 4;
@@ -149,14 +149,14 @@ TEST(LayoutText, AttentionAndExpertsMayBeOnDifferentRanks) {
   }
   EXPECT_EQ(*ParseLayout("disaggregate,experts=ep2,attention=dp1"),
             *ParseLayout("attention=dp1,experts=ep2,disaggregate"));
-  EXPECT_THAT(Complaint("attention=dp1,experts=ep2"),
+  EXPECT_THAT(ComplaintOf("attention=dp1,experts=ep2"),
               HasSubstr("unless they are on different ranks (--disaggregate)"));
-  EXPECT_THAT(Complaint("experts=ep2,disaggregate"), HasSubstr("how many ranks have attention"));
-  EXPECT_THAT(Complaint("disaggregate"), HasSubstr("how many the experts"));
+  EXPECT_THAT(ComplaintOf("experts=ep2,disaggregate"), HasSubstr("how many ranks have attention"));
+  EXPECT_THAT(ComplaintOf("disaggregate"), HasSubstr("how many the experts"));
   for (const char* text :
        {"attention=dp1,experts=ep2,disaggregate,disaggregate", "attention=dp1,experts=ep2,disagg",
         "attention=dp1,experts=ep2,disaggregate,", "attention=dp0,experts=ep2,disaggregate"}) {
-    EXPECT_NE(Complaint(text), "") << text;
+    EXPECT_NE(ComplaintOf(text), "") << text;
   }
   EXPECT_THAT(CheckRanks(*ParseLayout("attention=dp1,experts=ep2,disaggregate"), 2).error().message,
               HasSubstr("needs 3 ranks, and 2 were started"));
@@ -175,31 +175,31 @@ TEST(LayoutText, NamesTheRanksWithAttentionWhereTheyAreNotTheFirst) {
   // The first ones need no names.
   EXPECT_EQ(*ParseLayout("attention=dp2@0:1,experts=ep2,disaggregate"),
             *ParseLayout("attention=dp2,experts=ep2,disaggregate"));
-  EXPECT_THAT(Complaint("attention=dp2@1,experts=ep2,disaggregate"),
+  EXPECT_THAT(ComplaintOf("attention=dp2@1,experts=ep2,disaggregate"),
               HasSubstr("gives attention 2 ranks and names 1 (@)"));
-  EXPECT_THAT(Complaint("attention=dp2@3:1,experts=ep2,disaggregate"),
+  EXPECT_THAT(ComplaintOf("attention=dp2@3:1,experts=ep2,disaggregate"),
               HasSubstr("increasing order, each once"));
-  EXPECT_THAT(Complaint("attention=dp2@1:1,experts=ep2,disaggregate"),
+  EXPECT_THAT(ComplaintOf("attention=dp2@1:1,experts=ep2,disaggregate"),
               HasSubstr("increasing order, each once"));
-  EXPECT_THAT(Complaint("attention=dp2@1:4,experts=ep2,disaggregate"),
+  EXPECT_THAT(ComplaintOf("attention=dp2@1:4,experts=ep2,disaggregate"),
               HasSubstr("attention to rank 4, and its ranks are 0 to 3"));
-  EXPECT_THAT(Complaint("attention=dp2@0:1,experts=ep2"), HasSubstr("add --disaggregate"));
+  EXPECT_THAT(ComplaintOf("attention=dp2@0:1,experts=ep2"), HasSubstr("add --disaggregate"));
   for (const char* text :
        {"attention=dp1@,experts=ep1,disaggregate", "attention=dp1@x,experts=ep1,disaggregate",
         "attention=dp2@1:,experts=ep1,disaggregate", "attention=dp1@-1,experts=ep1,disaggregate",
         "attention=dp1@1@1,experts=ep1,disaggregate", "attention=dp1@1 ,experts=ep1,disaggregate",
         "attention=dp1@99999999999,experts=ep1,disaggregate"}) {
-    EXPECT_THAT(Complaint(text), HasSubstr("names no ranks")) << text;
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("names no ranks")) << text;
   }
-  EXPECT_NE(Complaint("attention=dp2,experts=ep2@1:2,disaggregate"), "");
+  EXPECT_NE(ComplaintOf("attention=dp2,experts=ep2@1:2,disaggregate"), "");
 }
 
 TEST(LayoutText, EachPartIsGivenOnce) {
-  EXPECT_THAT(Complaint("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
-  EXPECT_THAT(Complaint("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));
-  EXPECT_THAT(Complaint("experts=ep2,attention=dp2,experts=ep2"), HasSubstr("the experts twice"));
-  EXPECT_NE(Complaint("attention=dp2dp2,experts=ep4"), "");
-  EXPECT_NE(Complaint("attention=dp2,experts=tp1slice2"), "");
+  EXPECT_THAT(ComplaintOf("attention=dp1,attention=dp1"), HasSubstr("attention twice"));
+  EXPECT_THAT(ComplaintOf("attention=dp2,attention=tp2,experts=ep2"), HasSubstr("twice"));
+  EXPECT_THAT(ComplaintOf("experts=ep2,attention=dp2,experts=ep2"), HasSubstr("the experts twice"));
+  EXPECT_NE(ComplaintOf("attention=dp2dp2,experts=ep4"), "");
+  EXPECT_NE(ComplaintOf("attention=dp2,experts=tp1slice2"), "");
 }
 
 TEST(LayoutText, NonsenseIsRefused) {
@@ -209,7 +209,7 @@ TEST(LayoutText, NonsenseIsRefused) {
         "attention=dp-1,experts=ep1", "attention=dp99999999999,experts=ep1", "attention=dp2",
         "attention = dp1", "attn=dp1", "attention=dp+1,experts=ep1", "attention=dp1 ,experts=ep1",
         "attention=tp2,experts=eptp2"}) {
-    EXPECT_NE(Complaint(text), "") << text;
+    EXPECT_NE(ComplaintOf(text), "") << text;
   }
 }
 

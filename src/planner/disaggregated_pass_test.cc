@@ -15,8 +15,8 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Asked {
-  explicit Asked(int num_ranks, double link = 1e9, std::vector<double> rank_factors = {}) {
+struct AskedOfPass {
+  explicit AskedOfPass(int num_ranks, double link = 1e9, std::vector<double> rank_factors = {}) {
     cost::StepCosts costs = InventedCosts(num_ranks, link);
     costs.rank_factors = std::move(rank_factors);
     profile.steps = {costs};
@@ -46,7 +46,7 @@ std::vector<Candidate> Disaggregated(const PlanAnswer& answer) {
 }
 
 TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) {
-  const Asked asked(4);
+  const AskedOfPass asked(4);
   PlanSearch search(asked.question);
   const Result<PlanAnswer> answer = SearchPlan(search);
   ASSERT_TRUE(answer) << answer.error().message;
@@ -74,7 +74,7 @@ TEST(DisaggregatedPass, ComparesSuchLayoutsWithAllOthersAtTheirSchedulesPrices) 
 
 TEST(DisaggregatedPass, TurnsThatAreSolvedForEachStepAreAsGoodAsFixedOnes) {
   for (const double link : {3e8, 1e9, 1e10}) {
-    const Asked asked(3, link);
+    const AskedOfPass asked(3, link);
     const std::vector<Candidate> all = Disaggregated(Search(asked));
     double fixed = 1e9;
     double solved = 1e9;
@@ -89,7 +89,7 @@ TEST(DisaggregatedPass, TurnsThatAreSolvedForEachStepAreAsGoodAsFixedOnes) {
 }
 
 TEST(DisaggregatedPass, PlansWithLinesAreWhatTheirFilesSay) {
-  const Asked asked(3, 3e8);
+  const AskedOfPass asked(3, 3e8);
   int found = 0;
   for (const Candidate& one : Disaggregated(Search(asked))) {
     if (one.plan.lines.empty()) continue;
@@ -105,7 +105,7 @@ TEST(DisaggregatedPass, PlansWithLinesAreWhatTheirFilesSay) {
 }
 
 TEST(DisaggregatedPass, ALayoutThatWasAskedForIsTheOnlyOne) {
-  Asked asked(3);
+  AskedOfPass asked(3);
   asked.question.constraints.layout =
       strategy::Layout{.attention_dp = 1, .expert_ep = 2, .disaggregates = true};
   const PlanAnswer answer = Search(asked);
@@ -125,7 +125,7 @@ TEST(DisaggregatedPass, ALayoutThatWasAskedForIsTheOnlyOne) {
 }
 
 TEST(DisaggregatedPass, SlowRanksGetFewerExperts) {
-  const Asked asked(3, 1e9, {1, 1, 3});
+  const AskedOfPass asked(3, 1e9, {1, 1, 3});
   const std::vector<Candidate> all = Disaggregated(Search(asked));
   const auto unequal = std::ranges::find_if(
       all, [](const Candidate& one) { return !one.plan.layout.expert_weights.empty(); });
@@ -146,7 +146,7 @@ TEST(DisaggregatedPass, UnlikeRanksTakeTheRolesThatTheSolverGivesThem) {
   for (const size_t slow : {0, 1, 2}) {
     std::vector<double> factors = {1, 1, 1};
     factors[slow] = 4;
-    const Asked asked(3, 1e10, factors);
+    const AskedOfPass asked(3, 1e10, factors);
     const Candidate* fastest = nullptr;
     const std::vector<Candidate> all = Disaggregated(Search(asked));
     for (const Candidate& one : all) {
@@ -165,7 +165,7 @@ TEST(DisaggregatedPass, UnlikeRanksTakeTheRolesThatTheSolverGivesThem) {
       layout.expert_ep = 3 - layout.attention_dp;
       layout.expert_weights.clear();
       layout.attention_ranks = ranks;
-      Asked other(3, 1e10, factors);
+      AskedOfPass other(3, 1e10, factors);
       other.question.constraints.layout = layout;
       EXPECT_LE(best.back(), 1.02 * ChosenOf(Search(other)).figures->score)
           << Describe(*fastest) << " against " << plan::ToText(layout);
@@ -177,7 +177,7 @@ TEST(DisaggregatedPass, UnlikeRanksTakeTheRolesThatTheSolverGivesThem) {
 }
 
 TEST(DisaggregatedPass, OfManyRanksLayoutsThatAreNotPricedSayBehindWhichTheyAre) {
-  const Asked asked(16);
+  const AskedOfPass asked(16);
   int spared = 0;
   std::set<std::pair<int, int>> priced;
   for (const Candidate& one : Disaggregated(Search(asked))) {
@@ -192,7 +192,7 @@ TEST(DisaggregatedPass, OfManyRanksLayoutsThatAreNotPricedSayBehindWhichTheyAre)
 }
 
 TEST(DisaggregatedPass, HasNothingToDoWithoutExpertsOrWithOtherWishes) {
-  Asked asked(3);
+  AskedOfPass asked(3);
   asked.question.constraints.layout = plan::DefaultLayout(3);
   EXPECT_TRUE(Disaggregated(Search(asked)).empty());
   asked.question.allowed.layout = true;
@@ -201,7 +201,7 @@ TEST(DisaggregatedPass, HasNothingToDoWithoutExpertsOrWithOtherWishes) {
   asked.question.constraints = {.num_ranks = 3};
   asked.question.constraints.pipeline = strategy::Pipeline{.overlap = false};
   EXPECT_TRUE(Disaggregated(Search(asked)).empty());
-  Asked dense(3);
+  AskedOfPass dense(3);
   for (model::LayerSpec& layer : dense.spec.layers) {
     layer.moe.reset();
     layer.dense_intermediate_size = 512;

@@ -14,8 +14,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-struct Asked {
-  explicit Asked(std::vector<RankTraits> ranks, int length = 512, int count = 6) {
+struct AskedOfRoles {
+  explicit AskedOfRoles(std::vector<RankTraits> ranks, int length = 512, int count = 6) {
     costs = InventedCosts(static_cast<int>(ranks.size()), 1e10);
     question.ranks = std::move(ranks);
     question.sequences =
@@ -32,14 +32,14 @@ struct Asked {
   RolesQuestion question{.spec = spec};
 };
 
-RolesChoice Best(const Asked& asked) {
+RolesChoice Best(const AskedOfRoles& asked) {
   const auto choices = RankRoles(asked.question);
   CHECK(choices.ok(), "{}", choices.error().message);
   return choices->front();
 }
 
 TEST(DisaggregatedRoles, AlikeRanksAreNotToldApart) {
-  const Asked asked(std::vector(4, RankTraits()));
+  const AskedOfRoles asked(std::vector(4, RankTraits()));
   const auto choices = RankRoles(asked.question);
   ASSERT_TRUE(choices) << choices.error().message;
   ASSERT_EQ(choices->size(), 3u);  // 1, 2 or 3 ranks with attention
@@ -61,7 +61,7 @@ TEST(DisaggregatedRoles, ARankWithAQuarterOfTheCoresGetsLessToDo) {
   for (const int slow : {0, 1, 2}) {
     std::vector<RankTraits> ranks(3);
     ranks[static_cast<size_t>(slow)].machine = {.memory = 1, .compute = 4};
-    Asked asked(ranks);
+    AskedOfRoles asked(ranks);
     // Experts are most of the work.
     for (model::LayerSpec& layer : asked.spec.layers) {
       layer.moe->top_k = 6;
@@ -87,7 +87,7 @@ TEST(DisaggregatedRoles, OfOneTokenEachTheRankWithFastMemoryReadsMost) {
   // fast rank has them alone.
   std::vector<RankTraits> ranks(3);
   ranks[1].machine = {.memory = 0.125, .compute = 1};
-  Asked asked(ranks, /*length=*/1, /*count=*/16);
+  AskedOfRoles asked(ranks, /*length=*/1, /*count=*/16);
   const RolesChoice best = Best(asked);
   const auto position = std::find(best.experts.begin(), best.experts.end(), 1);
   ASSERT_NE(position, best.experts.end()) << Words(best);
@@ -101,7 +101,7 @@ TEST(DisaggregatedRoles, WhatDoesNotFitIsLeftOut) {
   std::vector<RankTraits> ranks(3);
   for (RankTraits& rank : ranks) rank.memory_bytes = 100;
   ranks[2].memory_bytes = 1000;
-  Asked asked(ranks);
+  AskedOfRoles asked(ranks);
   asked.question.memory = {.attention_bytes = 10, .sequence_bytes = 1, .expert_bytes = 50};
   // 16 experts of 50 bytes: rank 2 alone has room for them all, and any other one for two.
   const RolesChoice best = Best(asked);
@@ -115,9 +115,9 @@ TEST(DisaggregatedRoles, WhatDoesNotFitIsLeftOut) {
 }
 
 TEST(DisaggregatedRoles, OneRankOrNoSequencesAreErrors) {
-  const Asked one(std::vector(1, RankTraits()));
+  const AskedOfRoles one(std::vector(1, RankTraits()));
   EXPECT_THAT(RankRoles(one.question).error().message, HasSubstr("two ranks"));
-  const Asked none(std::vector(2, RankTraits()), 1, 0);
+  const AskedOfRoles none(std::vector(2, RankTraits()), 1, 0);
   EXPECT_THAT(RankRoles(none.question).error().message, HasSubstr("without sequences"));
 }
 

@@ -57,9 +57,9 @@ model::ModelSpec SpecWithLargeSharedExperts() {
   return spec;
 }
 
-struct Asked {
-  Asked(const char* preset, model::ModelSpec of, strategy::Layout layout, RequestLengths requests,
-        int batch)
+struct AskedOfTurns {
+  AskedOfTurns(const char* preset, model::ModelSpec of, strategy::Layout layout,
+               RequestLengths requests, int batch)
       : spec(std::move(of)), machine(*cost::Preset(preset)) {
     workload.requests = {requests};
     workload.batch = batch;
@@ -85,7 +85,8 @@ struct Asked {
 };
 
 // Of so many chunks at most, and all micro-batches that are searched: the least score.
-double BestOfGrid(PlanSearch& search, const Asked& asked, const RankSetup& setup, int most_chunks) {
+double BestOfGrid(PlanSearch& search, const AskedOfTurns& asked, const RankSetup& setup,
+                  int most_chunks) {
   double least = std::numeric_limits<double>::infinity();
   const auto price = [&](const Pipeline& pipeline) {
     plan::Plan plan{.layout = *asked.question.constraints.layout,
@@ -106,7 +107,7 @@ double BestOfGrid(PlanSearch& search, const Asked& asked, const RankSetup& setup
   return least;
 }
 
-void ExpectTheBestOfTheGrid(const Asked& asked) {
+void ExpectTheBestOfTheGrid(const AskedOfTurns& asked) {
   PlanSearch search(asked.question);
   const Result<PlanAnswer> answer = SearchPlan(search);
   ASSERT_TRUE(answer) << answer.error().message;
@@ -124,9 +125,9 @@ TEST(DisaggregatedTurns, AreAsGoodAsTheBestOfAllNumbersAndOrdersByPrice) {
     for (const bool has_shared : {true, false}) {
       for (const RequestLengths& requests : {RequestLengths{1024, 1}, RequestLengths{256, 64}}) {
         for (const strategy::Layout& layout : {even, heads}) {
-          const Asked asked(preset,
-                            has_shared ? SpecWithSharedExperts() : SpecWithoutSharedExperts(),
-                            layout, requests, 16);
+          const AskedOfTurns asked(
+              preset, has_shared ? SpecWithSharedExperts() : SpecWithoutSharedExperts(), layout,
+              requests, 16);
           PlanSearch search(asked.question);
           const Result<PlanAnswer> answer = SearchPlan(search);
           ASSERT_TRUE(answer) << answer.error().message;
@@ -143,8 +144,8 @@ TEST(DisaggregatedTurns, AreAsGoodAsTheBestOfAllNumbersAndOrdersByPrice) {
 
 // By lines two micro-batches are best, and with as many chunks one is by price.
 TEST(DisaggregatedTurns, MayHaveFewerMicroBatchesForMoreChunks) {
-  Asked asked("findep-a", SpecWithLargeSharedExperts(), {.attention_tp = 2, .expert_ep = 4},
-              {2048, 1}, 16);
+  AskedOfTurns asked("findep-a", SpecWithLargeSharedExperts(), {.attention_tp = 2, .expert_ep = 4},
+                     {2048, 1}, 16);
   asked.question.step_tokens = 4096;
   ExpectTheBestOfTheGrid(asked);
 }
@@ -152,8 +153,9 @@ TEST(DisaggregatedTurns, MayHaveFewerMicroBatchesForMoreChunks) {
 TEST(DisaggregatedTurns, NumbersThatWereAskedForAreThoseOfAllPlans) {
   for (const bool has_shared : {true, false}) {
     // Of decode a group has two rows: fewer than micro-batches, so that its steps stay whole.
-    Asked asked("findep-a", has_shared ? SpecWithSharedExperts() : SpecWithoutSharedExperts(),
-                {.attention_dp = 2, .expert_ep = 2}, {512, 64}, 4);
+    AskedOfTurns asked("findep-a",
+                       has_shared ? SpecWithSharedExperts() : SpecWithoutSharedExperts(),
+                       {.attention_dp = 2, .expert_ep = 2}, {512, 64}, 4);
     asked.question.constraints.micro_batches = 3;
     const PlanAnswer three = Search(asked);
     std::set<int> chunks;
@@ -188,8 +190,8 @@ TEST(DisaggregatedTurns, NumbersThatWereAskedForAreThoseOfAllPlans) {
 
 TEST(DisaggregatedTurns, AStrategyOrAnOrderThatWasAskedForIsThatOfAllPlans) {
   using plan::DisaggregatedStrategy;
-  Asked asked("findep-a", SpecWithSharedExperts(), {.attention_dp = 2, .expert_ep = 2}, {512, 64},
-              16);
+  AskedOfTurns asked("findep-a", SpecWithSharedExperts(), {.attention_dp = 2, .expert_ep = 2},
+                     {512, 64}, 16);
   Constraints& constraints = asked.question.constraints;
   constraints.layout.reset();
   constraints.disaggregates = true;
@@ -217,8 +219,8 @@ TEST(DisaggregatedTurns, AStrategyOrAnOrderThatWasAskedForIsThatOfAllPlans) {
 }
 
 TEST(DisaggregatedTurns, LayoutsThatAreNotSearchedSayWhy) {
-  Asked asked("findep-b", SpecWithSharedExperts(), {.attention_dp = 4, .expert_ep = 4}, {512, 64},
-              32);
+  AskedOfTurns asked("findep-b", SpecWithSharedExperts(), {.attention_dp = 4, .expert_ep = 4},
+                     {512, 64}, 32);
   asked.question.constraints.layout.reset();
   asked.question.passes_off = {"heads"};  // with which others are further ahead
   const PlanAnswer answer = Search(asked);

@@ -34,7 +34,7 @@ const cost::StepCosts& Costs() {
   return costs;
 }
 
-PipelineQuestion QuestionOf(const model::ModelSpec& spec) {
+PipelineQuestion QuestionOfCuts(const model::ModelSpec& spec) {
   return {.spec = spec,
           .roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2},
           .costs = Costs(),
@@ -47,7 +47,7 @@ double Seconds(const PipelineQuestion& question, const Pipeline& pipeline) {
 
 TEST(FitCuts, AreNoSlowerThanEvenChunksAndGainWhereTheFirstCarryMostOfTheDispatch) {
   const model::ModelSpec spec = SpecOf(64, 8);
-  const PipelineQuestion question = QuestionOf(spec);
+  const PipelineQuestion question = QuestionOfCuts(spec);
   double most_gain = 1;
   for (const int chunks : {2, 4, 8, 32}) {
     const Pipeline even{.chunks = chunks, .cut = ChunkCut::kExperts};
@@ -65,7 +65,7 @@ TEST(FitCuts, AreNoSlowerThanEvenChunksAndGainWhereTheFirstCarryMostOfTheDispatc
 
 TEST(FitCuts, FollowRecordedRouting) {
   const model::ModelSpec spec = SpecOf(16, 2);
-  PipelineQuestion question = QuestionOf(spec);
+  PipelineQuestion question = QuestionOfCuts(spec);
   const Pipeline even{.chunks = 3, .cut = ChunkCut::kExperts};
   // Nearly all that a rank's experts do, the first two of them do.
   std::vector<double> counts(16, 1);
@@ -79,7 +79,7 @@ TEST(FitCuts, FollowRecordedRouting) {
 
 TEST(FitCuts, LeaveAloneWhatIsNotCutByExperts) {
   const model::ModelSpec spec = SpecOf(64, 8);
-  const PipelineQuestion question = QuestionOf(spec);
+  const PipelineQuestion question = QuestionOfCuts(spec);
   for (const Pipeline& pipeline :
        {Pipeline{}, Pipeline{.chunks = 4}, Pipeline{.chunks = 33, .cut = ChunkCut::kExperts}}) {
     EXPECT_THAT(FitCuts(question, pipeline).pipeline.cuts, IsEmpty());

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr double kGib = 1 << 30;
 
 // As Mixtral 8x7B, with some of its layers.
-model::ModelSpec Spec(int num_layers = 32) {
+model::ModelSpec SpecOfHybrid(int num_layers = 32) {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .value_dim = 128};
   layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 14336};
@@ -65,7 +65,7 @@ class HybridSearch : public ::testing::Test {
 };
 
 TEST_F(HybridSearch, TheSolversChoiceIsTheFirstOfAllCandidates) {
-  const model::ModelSpec spec = Spec();
+  const model::ModelSpec spec = SpecOfHybrid();
   for (const char* preset : {"a6000-pcie4", "a100-nvlink", "v100-pcie3"}) {
     const auto answer = SearchHybrid(Question(spec, preset, 8));
     ASSERT_TRUE(answer.ok()) << answer.error().message;
@@ -90,7 +90,7 @@ TEST_F(HybridSearch, TheSolversChoiceIsTheFirstOfAllCandidates) {
 }
 
 TEST_F(HybridSearch, WithoutTransitionBothPhasesHaveOneLayout) {
-  const model::ModelSpec spec = Spec();
+  const model::ModelSpec spec = SpecOfHybrid();
   HybridQuestion question = Question(spec, "a6000-pcie4", 4);
   question.gen_tokens = 2048;
   question.transition = TransitionKind::kNone;
@@ -110,7 +110,7 @@ TEST_F(HybridSearch, WithoutTransitionBothPhasesHaveOneLayout) {
 }
 
 TEST_F(HybridSearch, WhatIsPrunedKeepsItsReason) {
-  model::ModelSpec spec = Spec(2);
+  model::ModelSpec spec = SpecOfHybrid(2);
   for (model::LayerSpec& layer : spec.layers) {
     layer.attention.num_heads = 28;
     layer.attention.num_kv_heads = 4;
@@ -135,7 +135,7 @@ TEST_F(HybridSearch, WhatIsPrunedKeepsItsReason) {
 }
 
 TEST_F(HybridSearch, MemoryRejectsAndSaysWhatWouldDo) {
-  const model::ModelSpec spec = Spec();
+  const model::ModelSpec spec = SpecOfHybrid();
   HybridQuestion question = Question(spec, "a6000-pcie4", 4);
   question.memory_bytes = 31 * kGib;
   question.batch = 16;
@@ -153,7 +153,7 @@ TEST_F(HybridSearch, MemoryRejectsAndSaysWhatWouldDo) {
 }
 
 TEST_F(HybridSearch, TheCacheGrowsWhereAttentionHasMorePartsThanKvHeads) {
-  model::ModelSpec spec = Spec(2);
+  model::ModelSpec spec = SpecOfHybrid(2);
   const PhaseStep step = {.batch = 8, .tokens = 1};
   const auto kv = [&](int tensor) {
     return BytesOf(spec, AttentionStrategy{.tensor = tensor, .data = 16 / tensor}, {}, step, step,
@@ -171,7 +171,7 @@ TEST_F(HybridSearch, TheCacheGrowsWhereAttentionHasMorePartsThanKvHeads) {
 }
 
 TEST_F(HybridSearch, SixtyFourRanksOverSeveralHosts) {
-  model::ModelSpec spec = Spec();
+  model::ModelSpec spec = SpecOfHybrid();
   for (model::LayerSpec& layer : spec.layers) {
     layer.attention.num_heads = 64;
     layer.moe->num_experts = 128;
@@ -189,7 +189,7 @@ TEST_F(HybridSearch, SixtyFourRanksOverSeveralHosts) {
 }
 
 TEST_F(HybridSearch, NumbersThatMakeNoSenseAreRefused) {
-  const model::ModelSpec spec = Spec(1);
+  const model::ModelSpec spec = SpecOfHybrid(1);
   HybridQuestion question = Question(spec, "a100-nvlink", 6);
   EXPECT_THAT(SearchHybrid(question).error().message, HasSubstr("powers of two"));
   question.num_ranks = 4;

@@ -8,7 +8,7 @@
 namespace convene::planner {
 namespace {
 
-model::ModelSpec Spec() {
+model::ModelSpec SpecOfProcess() {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 8, .num_kv_heads = 8, .head_dim = 64, .value_dim = 64};
   layer.moe = model::MoeSpec{.num_experts = 16, .top_k = 2, .intermediate_size = 256};
@@ -21,7 +21,7 @@ model::ModelSpec Spec() {
 
 // Two ranks of one thread, and one process of two that is twice as fast.
 OneProcess Compared(double latency, double error) {
-  static const model::ModelSpec spec = Spec();
+  static const model::ModelSpec spec = SpecOfProcess();
   const MadeCosts rank{.flops_per_second = 5e10,
                        .weight_bytes_per_second = 5e9,
                        .link_bytes_per_second = 2e9,

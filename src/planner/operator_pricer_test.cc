@@ -10,7 +10,7 @@
 namespace convene::planner {
 namespace {
 
-model::ModelSpec Spec() {
+model::ModelSpec SpecOfOperators() {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .value_dim = 128};
   layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 14336};
@@ -21,8 +21,8 @@ model::ModelSpec Spec() {
   return spec;
 }
 
-double Seconds(const OperatorSource& source, const Conditions& conditions, int tokens) {
-  const ShortModel model = Shorten(Spec(), {});
+double SecondsOfOperators(const OperatorSource& source, const Conditions& conditions, int tokens) {
+  const ShortModel model = Shorten(SpecOfOperators(), {});
   const auto pricer =
       source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = "bf16"}, conditions);
   CHECK(pricer.ok(), "{}", pricer.error().message);
@@ -39,26 +39,26 @@ TEST(OperatorPricer, StepsOfAPresetTakeLongerUnderWorseConditions) {
   const OperatorSource source(machine);
   EXPECT_EQ(source.ThreadsOf(8, "bf16"), (std::vector<int>{1}));
   EXPECT_TRUE(source.ThreadsOf(8, "f32").empty());
-  const double usual = Seconds(source, {}, 2048);
+  const double usual = SecondsOfOperators(source, {}, 2048);
   EXPECT_GT(usual, 0);
-  EXPECT_GT(Seconds(source, {.machine = {.compute = 2}}, 2048), 1.3 * usual);
-  EXPECT_GT(Seconds(source, {.link = 10}, 2048), 1.1 * usual);
-  const double few = Seconds(source, {}, 1);
-  EXPECT_GT(Seconds(source, {.machine = {.memory = 2}}, 1), 1.3 * few);
-  EXPECT_LT(Seconds(source, {.machine = {.compute = 2}}, 1), 1.1 * few);
+  EXPECT_GT(SecondsOfOperators(source, {.machine = {.compute = 2}}, 2048), 1.3 * usual);
+  EXPECT_GT(SecondsOfOperators(source, {.link = 10}, 2048), 1.1 * usual);
+  const double few = SecondsOfOperators(source, {}, 1);
+  EXPECT_GT(SecondsOfOperators(source, {.machine = {.memory = 2}}, 1), 1.3 * few);
+  EXPECT_LT(SecondsOfOperators(source, {.machine = {.compute = 2}}, 1), 1.1 * few);
 }
 
 // A step that reads half of the experts from a disk.
 Result<WholeStep> PagedStep(const cost::MachineProfile& machine, const Conditions& conditions) {
   const OperatorSource source(machine);
-  const ShortModel model = Shorten(Spec(), {}, /*is_overlapping=*/true);
+  const ShortModel model = Shorten(SpecOfOperators(), {}, /*is_overlapping=*/true);
   const auto pricer =
       source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, conditions);
   CHECK(pricer.ok(), "{}", pricer.error().message);
   const int num_tokens = 64;
-  const strategy::StepOptions options{
-      .paging =
-          strategy::PagingOf(Spec(), /*encoder=*/false, /*experts_in_memory=*/32, num_tokens)};
+  const strategy::StepOptions options{.paging =
+                                          strategy::PagingOf(SpecOfOperators(), /*encoder=*/false,
+                                                             /*experts_in_memory=*/32, num_tokens)};
   return PredictWholeStep(model, options, {{{.num_tokens = num_tokens}}}, **pricer);
 }
 

@@ -22,7 +22,7 @@ using plan::MadeFor;
 using plan::Plan;
 using plan::PlanFromJson;
 
-model::ModelSpec Spec() {
+model::ModelSpec SpecOfFields() {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 16, .value_dim = 16};
   layer.moe = model::MoeSpec{
@@ -80,7 +80,7 @@ std::string ScheduleOf(const json& object) {
           SpilledStepOf(*read->spilled_kv, sequences * BlocksOfSequence(/*num_tokens=*/200),
                         DecodeStep(sequences, /*context=*/180, /*prompt_tokens=*/180, layout));
     }
-    return ToText(strategy::BuildStep(Spec(), options));
+    return ToText(strategy::BuildStep(SpecOfFields(), options));
   };
   std::optional<strategy::ExpertLoads> loads;  // behind the last prompts
   if (read->loads_experts()) {

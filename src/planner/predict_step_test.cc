@@ -10,7 +10,7 @@ namespace {
 using schedule::SizeKind;
 using schedule::TaskKind;
 
-model::ModelSpec Spec() {
+model::ModelSpec SpecOfSteps() {
   model::LayerSpec layer;
   layer.attention = {.num_heads = 8, .num_kv_heads = 8, .head_dim = 16, .value_dim = 16};
   layer.moe = model::MoeSpec{.num_experts = 8, .top_k = 2, .intermediate_size = 64};
@@ -23,7 +23,7 @@ model::ModelSpec Spec() {
 
 // A task of any kind takes a millisecond for a megabyte of weights, and nothing else counts;
 // an exchange a second for a gigabyte after 10 µs.
-cost::StepCosts Costs(int num_ranks) {
+cost::StepCosts CostsOfSteps(int num_ranks) {
   cost::StepCosts costs{.num_ranks = num_ranks, .weights = "bf16"};
   for (auto& task : costs.tasks) {
     task = cost::TaskCost{};
@@ -42,8 +42,8 @@ StepQuestion Question(const model::ModelSpec& spec, const strategy::Layout& layo
 }
 
 TEST(PredictStep, OneRankTakesTheSumOfItsTasks) {
-  const model::ModelSpec spec = Spec();
-  const cost::StepCosts costs = Costs(1);
+  const model::ModelSpec spec = SpecOfSteps();
+  const cost::StepCosts costs = CostsOfSteps(1);
   const auto step = PredictStep(Question(spec, {}), MeasuredPricer(costs));
   ASSERT_TRUE(step.ok()) << step.error().message;
   const double attention = 4.0 * 128 * 128 * 2;
@@ -58,8 +58,8 @@ TEST(PredictStep, OneRankTakesTheSumOfItsTasks) {
 }
 
 TEST(PredictStep, RanksExchangeWhatTheyHaveNot) {
-  const model::ModelSpec spec = Spec();
-  const cost::StepCosts costs = Costs(2);
+  const model::ModelSpec spec = SpecOfSteps();
+  const cost::StepCosts costs = CostsOfSteps(2);
   const auto both =
       PredictStep(Question(spec, {.attention_dp = 2, .expert_ep = 2}), MeasuredPricer(costs));
   ASSERT_TRUE(both.ok()) << both.error().message;
@@ -78,8 +78,8 @@ TEST(PredictStep, RanksExchangeWhatTheyHaveNot) {
 }
 
 TEST(PredictStep, SaysWhatWasNotMeasured) {
-  const model::ModelSpec spec = Spec();
-  cost::StepCosts costs = Costs(1);
+  const model::ModelSpec spec = SpecOfSteps();
+  cost::StepCosts costs = CostsOfSteps(1);
   costs.tasks[static_cast<size_t>(TaskKind::kExperts)].reset();
   const auto step = PredictStep(Question(spec, {}), MeasuredPricer(costs));
   ASSERT_FALSE(step.ok());
@@ -90,7 +90,7 @@ TEST(PredictStep, SaysWhatWasNotMeasured) {
 }
 
 TEST(PredictStep, WantedRowsAreThoseOfTheRankThatOwnsThem) {
-  const model::ModelSpec spec = Spec();
+  const model::ModelSpec spec = SpecOfSteps();
   const cost::ExpectedSizes sizes =
       ExpectSizes(Question(spec, {.attention_tp = 2, .expert_tp = 2}));
   EXPECT_EQ(sizes.at({.kind = SizeKind::kRows, .from = 0}), 50);

@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-void WaitUntil(const std::atomic<int>& count, int value) {
+void WaitUntilPrefetched(const std::atomic<int>& count, int value) {
   while (count < value) std::this_thread::yield();
 }
 
@@ -51,7 +51,7 @@ TEST(ExecutorPrefetch, FirstPagesOfTheNextStepComeBeforeItIsRun) {
       executor.Prefetch(program, work);
       executor.Prefetch(program, work);  // it is under way
       if (step % 2 == 0) {
-        WaitUntil(work.num_ended, 4);  // or some of it while the step runs
+        WaitUntilPrefetched(work.num_ended, 4);  // or some of it while the step runs
         EXPECT_EQ(std::ssize(work.begun()), 8 * step + 4);
       }
       EXPECT_EQ(executor.timeline().tasks.size(), last.tasks.size());
@@ -76,7 +76,7 @@ TEST(ExecutorPrefetch, TheStepTakesUpALoadThatIsUnderWay) {
   Executor executor(/*background=*/true, {{0}});
   std::atomic<int> num_computed = 0;
   work.on_lane = [&](TaskId id) {
-    if (id == 0) WaitUntil(num_computed, 1);  // it ends only once the step has begun
+    if (id == 0) WaitUntilPrefetched(num_computed, 1);  // it ends only once the step has begun
     return Status();
   };
   work.compute = [&](TaskId) { ++num_computed; };
@@ -94,7 +94,7 @@ TEST(ExecutorPrefetch, ExchangesGetWhatWasLoadedAhead) {
     CountingWork work(schedule);
     Executor executor(background, {{0}});
     executor.Prefetch(program, work);
-    WaitUntil(work.num_ended, 1);
+    WaitUntilPrefetched(work.num_ended, 1);
     EXPECT_THAT(work.begun(), ElementsAre(0));
     ASSERT_TRUE(executor.Run(program, work).ok());
     EXPECT_THAT(work.begun(), ElementsAre(0, 1, 2, 3));
@@ -109,7 +109,7 @@ TEST(ExecutorPrefetch, AnErrorEndsTheNextRunAndTheOneAfterItWorks) {
     Executor executor(/*background=*/true, {{0}});
     work.on_lane = [&](TaskId id) { return id == 2 ? Status(Error{"no page"}) : Status(); };
     executor.Prefetch(program, work);
-    if (round % 2 == 0) WaitUntil(work.num_ended, 2);
+    if (round % 2 == 0) WaitUntilPrefetched(work.num_ended, 2);
     const Status status = executor.Run(program, work);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().message, "load_page: no page");
@@ -137,7 +137,7 @@ TEST(ExecutorPrefetch, AnotherProgramDiscardsWhatWasDoneAhead) {
     return Status();
   };
   executor.Prefetch(program, work);
-  WaitUntil(work.num_ended, 2);  // both are staged
+  WaitUntilPrefetched(work.num_ended, 2);  // both are staged
   while (work.begun().size() < 3) std::this_thread::yield();
   ASSERT_TRUE(executor.Run(other_program, other_work).ok());
   const std::vector<TaskId> ahead = work.begun();
@@ -153,7 +153,7 @@ TEST(ExecutorPrefetch, AnotherProgramDiscardsWhatWasDoneAhead) {
   EXPECT_EQ(std::ssize(work.begun()), num_ahead + 8) << "all of it again";
   // Of other work the same program is another step.
   executor.Prefetch(program, work);
-  WaitUntil(work.num_ended, static_cast<int>(num_ahead) + 6 + 4);
+  WaitUntilPrefetched(work.num_ended, static_cast<int>(num_ahead) + 6 + 4);
   CountingWork new_work(schedule);
   ASSERT_TRUE(executor.Run(program, new_work).ok());
   EXPECT_EQ(std::ssize(new_work.begun()), 8);
@@ -170,7 +170,7 @@ TEST(ExecutorPrefetch, WhatFailedAheadOfAnotherProgramIsForgotten) {
   Executor executor(/*background=*/false, {{0}});
   work.on_lane = [&](TaskId) { return Status(Error{"no page"}); };
   executor.Prefetch(program, work);
-  WaitUntil(work.num_ended, 1);
+  WaitUntilPrefetched(work.num_ended, 1);
   EXPECT_TRUE(executor.Run(other_program, other_work).ok());
   EXPECT_THAT(work.discarded, IsEmpty());
 }
@@ -189,7 +189,7 @@ TEST(ExecutorPrefetch, TheExecutorMayEndMeanwhile) {
     executor->Prefetch(program, work);
     // Most of the time it is under way; in others lane load sleeps until a computation that never
     // comes.
-    if (round % 4 >= 2) WaitUntil(work.num_ended, before + 4);
+    if (round % 4 >= 2) WaitUntilPrefetched(work.num_ended, before + 4);
     executor.reset();
     EXPECT_EQ(std::ssize(work.discarded), work.num_ended - before);
   }

@@ -13,13 +13,13 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::IsEmpty;
 
-const std::vector<int32_t> kTokens = {5, 0, 2147483647};
+const std::vector<int32_t> kMessageTokens = {5, 0, 2147483647};
 const std::vector<int32_t> kBlocks = {7, 3};
 const std::vector<int32_t> kEncoderBlocks = {1};
 
 TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
   const std::vector<device::SequenceStep> step = {
-      {.tokens = kTokens,
+      {.tokens = kMessageTokens,
        .first_position = 60,
        .blocks = kBlocks,
        .prompt_length = 100,
@@ -27,7 +27,7 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
        .encoder_blocks = kEncoderBlocks,
        .encoder_length = 44,
        .group = 3},
-      {.tokens = std::span(kTokens).last(1), .blocks = {}}};
+      {.tokens = std::span(kMessageTokens).last(1), .blocks = {}}};
   const StepMessage message = ReadStepMessage(ForwardMessage(step, strategy::Phase::kDecode));
   EXPECT_EQ(message.kind, StepKind::kForward);
   EXPECT_EQ(message.phase, strategy::Phase::kDecode);
@@ -38,7 +38,7 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
   EXPECT_THAT(message.inputs, IsEmpty());
   ASSERT_EQ(message.step.size(), 2);
   const device::SequenceStep& first = message.step[0];
-  EXPECT_THAT(first.tokens, ElementsAreArray(kTokens));
+  EXPECT_THAT(first.tokens, ElementsAreArray(kMessageTokens));
   EXPECT_EQ(first.first_position, 60);
   EXPECT_THAT(first.blocks, ElementsAreArray(kBlocks));
   EXPECT_EQ(first.prompt_length, 100);
@@ -52,15 +52,15 @@ TEST(StepMessage, TellsOtherRanksEverythingOfAStep) {
 
 TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
   const std::vector<device::EncoderInput> inputs = {
-      {.tokens = kTokens, .blocks = kBlocks, .group = 1},
-      {.tokens = std::span(kTokens).first(1), .blocks = kEncoderBlocks}};
+      {.tokens = kMessageTokens, .blocks = kBlocks, .group = 1},
+      {.tokens = std::span(kMessageTokens).first(1), .blocks = kEncoderBlocks}};
   for (const bool with_states : {false, true}) {
     const StepMessage message = ReadStepMessage(EncodeMessage(inputs, with_states));
     EXPECT_EQ(message.kind, StepKind::kEncode);
     EXPECT_EQ(message.with_states, with_states);
     EXPECT_THAT(message.step, IsEmpty());
     ASSERT_EQ(message.inputs.size(), 2);
-    EXPECT_THAT(message.inputs[0].tokens, ElementsAreArray(kTokens));
+    EXPECT_THAT(message.inputs[0].tokens, ElementsAreArray(kMessageTokens));
     EXPECT_THAT(message.inputs[0].blocks, ElementsAreArray(kBlocks));
     EXPECT_EQ(message.inputs[0].group, 1);
     EXPECT_THAT(message.inputs[1].tokens, ElementsAre(5));
@@ -69,10 +69,10 @@ TEST(StepMessage, TellsOtherRanksTheInputsOfAnEncoder) {
 }
 
 TEST(StepMessage, StaysWhatItIsWhenMoved) {
-  const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  const std::vector<device::SequenceStep> step = {{.tokens = kMessageTokens, .blocks = kBlocks}};
   StepMessage message = ReadStepMessage(ForwardMessage(step, strategy::Phase::kPrefill));
   const StepMessage moved = std::move(message);
-  EXPECT_THAT(moved.step[0].tokens, ElementsAreArray(kTokens));
+  EXPECT_THAT(moved.step[0].tokens, ElementsAreArray(kMessageTokens));
 }
 
 TEST(StepMessage, MayBeOfNothingOrTheEnd) {
@@ -110,7 +110,7 @@ TEST(StepMessage, SaysWhetherTheStepIsRecorded) {
 }
 
 TEST(StepMessageDeathTest, IsNotCutShort) {
-  const std::vector<device::SequenceStep> step = {{.tokens = kTokens, .blocks = kBlocks}};
+  const std::vector<device::SequenceStep> step = {{.tokens = kMessageTokens, .blocks = kBlocks}};
   const std::vector<std::byte> bytes = ForwardMessage(step, strategy::Phase::kPrefill);
   EXPECT_DEATH(ReadStepMessage(std::span(bytes).first(8)), "ends early");
   // Its first list has three numbers.

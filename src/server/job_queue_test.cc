@@ -17,7 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-Job MakeJob(JobId id, int num_choices = 1, const std::string& client = "", int64_t priority = 0) {
+Job MakeQueuedJob(JobId id, int num_choices = 1, const std::string& client = "",
+                  int64_t priority = 0) {
   Job job{.id = id, .client = client, .priority = priority};
   job.requests.resize(static_cast<size_t>(num_choices));
   for (int i = 1; i < num_choices; i += 2) job.requests[i].prompt = {1};  // no two alike in a row
@@ -35,25 +36,25 @@ Admission Push(JobQueue& queue, Job job) { return queue.Push(std::move(job)).adm
 
 TEST(JobQueue, IsBoundedInChoicesAndTakesAnyJobAlone) {
   JobQueue queue(4);
-  EXPECT_EQ(Push(queue, MakeJob(1, 9)), Admission::kAccepted);  // the only one
-  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(1, 9)), Admission::kAccepted);  // the only one
+  EXPECT_EQ(Push(queue, MakeQueuedJob(2)), Admission::kFull);
   EXPECT_EQ(TakeAll(queue, 3).size(), 3u);
   EXPECT_EQ(queue.num_waiting(), 6);  // what is left of it counts as half of the queue
-  EXPECT_EQ(Push(queue, MakeJob(2, 9)), Admission::kFull);
-  EXPECT_EQ(Push(queue, MakeJob(2, 2)), Admission::kAccepted);
-  EXPECT_EQ(Push(queue, MakeJob(3)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(2, 9)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(2, 2)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(3)), Admission::kFull);
   EXPECT_EQ(TakeAll(queue, 9).size(), 8u);
-  EXPECT_EQ(Push(queue, MakeJob(3, 3)), Admission::kAccepted);
-  EXPECT_EQ(Push(queue, MakeJob(4, 2)), Admission::kFull);
-  EXPECT_EQ(Push(queue, MakeJob(5)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(3, 3)), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(4, 2)), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(5)), Admission::kAccepted);
   EXPECT_EQ(queue.num_waiting(), 4);
 }
 
 TEST(JobQueue, ChoicesAreTakenOneByOneAndWhatDoesNotFitIsNotOvertaken) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1)));
-  static_cast<void>(queue.Push(MakeJob(2, 5)));
-  static_cast<void>(queue.Push(MakeJob(3)));
+  static_cast<void>(queue.Push(MakeQueuedJob(1)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2, 5)));
+  static_cast<void>(queue.Push(MakeQueuedJob(3)));
   EXPECT_THAT(TakeAll(queue, 3), ElementsAre(1, 2, 2));
   EXPECT_THAT(TakeAll(queue, 0), IsEmpty());
   const auto is_full = [](const engine::Request&) { return false; };
@@ -67,10 +68,10 @@ TEST(JobQueue, ChoicesAreTakenOneByOneAndWhatDoesNotFitIsNotOvertaken) {
 
 TEST(JobQueue, AnswersToAPromptWaitUntilItIsComputedAndOthersDoNot) {
   JobQueue queue(100);
-  Job job = MakeJob(1, 6);
+  Job job = MakeQueuedJob(1, 6);
   for (int i = 0; i < 6; ++i) job.requests[i].prompt = {i / 3};  // two prompts, three times each
   static_cast<void>(queue.Push(std::move(job)));
-  static_cast<void>(queue.Push(MakeJob(2)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2)));
   EXPECT_EQ(queue.Take(9, false).choice->idx, 0);
   EXPECT_EQ(queue.Take(9, false).choice->idx, 3);  // the first of the second prompt
   EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2));
@@ -83,23 +84,23 @@ TEST(JobQueue, AnswersToAPromptWaitUntilItIsComputedAndOthersDoNot) {
 
 TEST(JobQueue, AJobOfManyChoicesTakesTurnsAndHoldsUpNobodyUrgent) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1, 50, "a")));
+  static_cast<void>(queue.Push(MakeQueuedJob(1, 50, "a")));
   EXPECT_THAT(TakeAll(queue, 2), ElementsAre(1, 1));
-  static_cast<void>(queue.Push(MakeJob(2, 3, "b")));
+  static_cast<void>(queue.Push(MakeQueuedJob(2, 3, "b")));
   EXPECT_THAT(TakeAll(queue, 4), ElementsAre(2, 1, 2, 1));
-  static_cast<void>(queue.Push(MakeJob(3, 1, "a", -1)));
+  static_cast<void>(queue.Push(MakeQueuedJob(3, 1, "a", -1)));
   EXPECT_THAT(TakeAll(queue, 3), ElementsAre(2, 3, 1));
 }
 
 TEST(JobQueue, WhatWasBegunIsNotGivenUpAndDoesNotCountForOthers) {
   JobQueue queue(4);
-  static_cast<void>(queue.Push(MakeJob(1, 9, "busy")));
+  static_cast<void>(queue.Push(MakeQueuedJob(1, 9, "busy")));
   EXPECT_THAT(TakeAll(queue, 1), ElementsAre(1));
-  EXPECT_EQ(Push(queue, MakeJob(2, 3, "busy")), Admission::kFull);
-  const Pushed other = queue.Push(MakeJob(3, 4, "other"));
+  EXPECT_EQ(Push(queue, MakeQueuedJob(2, 3, "busy")), Admission::kFull);
+  const Pushed other = queue.Push(MakeQueuedJob(3, 4, "other"));
   EXPECT_EQ(other.admission, Admission::kAccepted);
   EXPECT_THAT(other.dropped, IsEmpty());
-  EXPECT_EQ(Push(queue, MakeJob(4, 1, "other")), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(4, 1, "other")), Admission::kFull);
   EXPECT_EQ(queue.num_waiting(), 12);
   // It ends before it was taken whole.
   queue.Finish(1, "busy");
@@ -109,9 +110,9 @@ TEST(JobQueue, WhatWasBegunIsNotGivenUpAndDoesNotCountForOthers) {
 
 TEST(JobQueue, WhatTheEngineReadsBesideOthersOvertakesAndLeavesAPlace) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1)));
-  static_cast<void>(queue.Push(MakeJob(2)));
-  Job third = MakeJob(3);
+  static_cast<void>(queue.Push(MakeQueuedJob(1)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2)));
+  Job third = MakeQueuedJob(3);
   third.requests[0].max_tokens = 3;
   static_cast<void>(queue.Push(std::move(third)));
   const EngineRules rules = {
@@ -125,29 +126,29 @@ TEST(JobQueue, WhatTheEngineReadsBesideOthersOvertakesAndLeavesAPlace) {
 
 TEST(JobQueue, TakesTurnsOfClientsAndHeedsPrioritiesOfEach) {
   JobQueue queue(100);
-  for (JobId id = 1; id <= 4; ++id) static_cast<void>(queue.Push(MakeJob(id, 1, "busy")));
-  static_cast<void>(queue.Push(MakeJob(5, 1, "other", 7)));
-  static_cast<void>(queue.Push(MakeJob(6, 1, "busy", -1)));
+  for (JobId id = 1; id <= 4; ++id) static_cast<void>(queue.Push(MakeQueuedJob(id, 1, "busy")));
+  static_cast<void>(queue.Push(MakeQueuedJob(5, 1, "other", 7)));
+  static_cast<void>(queue.Push(MakeQueuedJob(6, 1, "busy", -1)));
   EXPECT_THAT(TakeAll(queue, 3), ElementsAre(6, 5, 1));
   queue.Finish(5, "other");
-  static_cast<void>(queue.Push(MakeJob(7, 1, "other")));
+  static_cast<void>(queue.Push(MakeQueuedJob(7, 1, "other")));
   EXPECT_THAT(TakeAll(queue, 2), ElementsAre(7, 2));
 }
 
 TEST(JobQueue, AClientWhoFillsTheQueueGivesUpItsNewestOfTheLowestPriority) {
   JobQueue queue(4);
   for (JobId id = 1; id <= 3; ++id) {
-    static_cast<void>(queue.Push(MakeJob(id, 1, "busy", id == 1 ? 5 : 0)));
+    static_cast<void>(queue.Push(MakeQueuedJob(id, 1, "busy", id == 1 ? 5 : 0)));
   }
-  EXPECT_EQ(Push(queue, MakeJob(4, 1, "busy")), Admission::kAccepted);
-  EXPECT_EQ(Push(queue, MakeJob(5, 1, "busy", -9)), Admission::kFull);  // its own are as good
-  const Pushed first = queue.Push(MakeJob(6, 1, "other"));
+  EXPECT_EQ(Push(queue, MakeQueuedJob(4, 1, "busy")), Admission::kAccepted);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(5, 1, "busy", -9)), Admission::kFull);  // its own are as good
+  const Pushed first = queue.Push(MakeQueuedJob(6, 1, "other"));
   EXPECT_EQ(first.admission, Admission::kAccepted);
   EXPECT_THAT(first.dropped, ElementsAre(1));
-  EXPECT_THAT(queue.Push(MakeJob(7, 1, "other")).dropped, ElementsAre(4));
+  EXPECT_THAT(queue.Push(MakeQueuedJob(7, 1, "other")).dropped, ElementsAre(4));
   // Now both have their share.
-  EXPECT_EQ(Push(queue, MakeJob(8, 1, "other")), Admission::kFull);
-  EXPECT_EQ(Push(queue, MakeJob(9, 1, "busy")), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(8, 1, "other")), Admission::kFull);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(9, 1, "busy")), Admission::kFull);
   EXPECT_EQ(queue.num_waiting(), 4);
   EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2, 6, 3, 7));
 }
@@ -201,7 +202,7 @@ class Load {
 
   void Send(const Sent& job) {
     sent_.emplace(++last_id_, job);
-    ASSERT_EQ(Push(queue_, MakeJob(last_id_, job.num_choices, job.client, job.priority)),
+    ASSERT_EQ(Push(queue_, MakeQueuedJob(last_id_, job.num_choices, job.client, job.priority)),
               Admission::kAccepted);
   }
 
@@ -249,12 +250,12 @@ TEST(JobQueue, AClientWhoComesLateIsOwedNothing) {
 
 TEST(JobQueue, AJobOfLowPriorityIsNotOvertakenForEver) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1, 1, "", 1000)));
-  static_cast<void>(queue.Push(MakeJob(2, 1, "", 999)));
+  static_cast<void>(queue.Push(MakeQueuedJob(1, 1, "", 1000)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2, 1, "", 999)));
   std::vector<JobId> taken;
   // Urgent ones keep coming, faster than jobs are taken.
   for (JobId id = 10; id < 40; ++id) {
-    static_cast<void>(queue.Push(MakeJob(id, 1, "", -5)));
+    static_cast<void>(queue.Push(MakeQueuedJob(id, 1, "", -5)));
     for (const JobId job : TakeAll(queue, 1)) taken.push_back(job);
   }
   ASSERT_EQ(taken.size(), 30u);
@@ -264,8 +265,8 @@ TEST(JobQueue, AJobOfLowPriorityIsNotOvertakenForEver) {
 
 TEST(JobQueue, CancelledJobsAreNotTaken) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1)));
-  static_cast<void>(queue.Push(MakeJob(2)));
+  static_cast<void>(queue.Push(MakeQueuedJob(1)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2)));
   queue.Cancel(1);
   const Work work = queue.Take(5, true);
   EXPECT_EQ(work.choice->job, 2u);
@@ -276,23 +277,23 @@ TEST(JobQueue, CancelledJobsAreNotTaken) {
 // The engine's thread says once more that what was taken of it has ended.
 TEST(JobQueue, AJobThatIsCancelledAfterItBeganLeavesOnce) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1, 3, "a")));
+  static_cast<void>(queue.Push(MakeQueuedJob(1, 3, "a")));
   EXPECT_THAT(TakeAll(queue, 1), ElementsAre(1));
   queue.Cancel(1);
   EXPECT_EQ(queue.num_waiting(), 0);
   queue.Charge("a", 5);  // it is still there
   EXPECT_THAT(queue.Take(9, false).cancelled, ElementsAre(1));
   queue.Finish(1, "a");
-  static_cast<void>(queue.Push(MakeJob(2, 1, "a")));
+  static_cast<void>(queue.Push(MakeQueuedJob(2, 1, "a")));
   EXPECT_THAT(TakeAll(queue, 9), ElementsAre(2));
 }
 
 TEST(JobQueue, JobsWhoseTimeIsOverAreGivenBack) {
   JobQueue queue(100);
-  Job late = MakeJob(1);
+  Job late = MakeQueuedJob(1);
   late.deadline = Clock::now() - std::chrono::seconds(1);
   static_cast<void>(queue.Push(std::move(late)));
-  static_cast<void>(queue.Push(MakeJob(2)));
+  static_cast<void>(queue.Push(MakeQueuedJob(2)));
   const Work work = queue.Take(5, true);
   ASSERT_EQ(work.expired.size(), 1u);
   EXPECT_EQ(work.expired[0].id, 1u);
@@ -301,9 +302,9 @@ TEST(JobQueue, JobsWhoseTimeIsOverAreGivenBack) {
 
 TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
   JobQueue queue(100);
-  static_cast<void>(queue.Push(MakeJob(1, 2)));
+  static_cast<void>(queue.Push(MakeQueuedJob(1, 2)));
   queue.Close();
-  EXPECT_EQ(Push(queue, MakeJob(2)), Admission::kClosed);
+  EXPECT_EQ(Push(queue, MakeQueuedJob(2)), Admission::kClosed);
   EXPECT_FALSE(queue.Take(0, false).is_closed);
   EXPECT_FALSE(queue.Take(2, true).is_closed);
   const Work last = queue.Take(2, true);
@@ -311,9 +312,9 @@ TEST(JobQueue, ClosesAfterWhatWaitsAndAbortsWithIt) {
   EXPECT_TRUE(last.is_closed);
 
   JobQueue aborted(100);
-  static_cast<void>(aborted.Push(MakeJob(1, 7)));
+  static_cast<void>(aborted.Push(MakeQueuedJob(1, 7)));
   EXPECT_THAT(TakeAll(aborted, 1), ElementsAre(1));
-  static_cast<void>(aborted.Push(MakeJob(2, 7)));
+  static_cast<void>(aborted.Push(MakeQueuedJob(2, 7)));
   aborted.Abort();
   const Work work = aborted.Take(3, false);
   EXPECT_TRUE(work.is_aborted);
@@ -335,7 +336,7 @@ TEST(JobQueue, AnIdleEngineWaitsForWork) {
       if (work.is_closed) return;
     }
   });
-  for (JobId id = 1; id <= 50; ++id) static_cast<void>(queue.Push(MakeJob(id)));
+  for (JobId id = 1; id <= 50; ++id) static_cast<void>(queue.Push(MakeQueuedJob(id)));
   queue.Close();
   engine.join();
   ASSERT_EQ(taken.size(), 50u);

@@ -35,7 +35,7 @@ double PerRow(const schedule::Amount& amount) {
   return sum;
 }
 
-std::vector<const Task*> TasksOf(const Schedule& schedule, TaskKind kind, int rank) {
+std::vector<const Task*> TasksOfEnds(const Schedule& schedule, TaskKind kind, int rank) {
   std::vector<const Task*> tasks;
   for (const Task& task : schedule.tasks) {
     if (task.kind == kind && task.lane.rank == rank) tasks.push_back(&task);
@@ -54,11 +54,11 @@ TEST(DividedHead, HasTheLogitsOfItsTokensOnEachRankAndAllOnTheFirst) {
                                                  .largest_suffices = false});
       double flops = 0;
       for (const int rank : {0, 1}) {
-        const auto heads = TasksOf(schedule, TaskKind::kHead, rank);
+        const auto heads = TasksOfEnds(schedule, TaskKind::kHead, rank);
         ASSERT_EQ(std::ssize(heads), chunks);
         for (const Task* head : heads) flops += PerRow(head->work.flops);
-        EXPECT_EQ(std::ssize(TasksOf(schedule, TaskKind::kGatherLogits, rank)), chunks);
-        EXPECT_EQ(std::ssize(TasksOf(schedule, TaskKind::kJoinLogits, rank)),
+        EXPECT_EQ(std::ssize(TasksOfEnds(schedule, TaskKind::kGatherLogits, rank)), chunks);
+        EXPECT_EQ(std::ssize(TasksOfEnds(schedule, TaskKind::kJoinLogits, rank)),
                   rank == 0 ? chunks : 0);
       }
       EXPECT_NEAR(flops, 2.0 * 16 * 200 * micro_batches, 1e-6);
@@ -71,9 +71,10 @@ TEST(DividedHead, SendsLogitsOrTheLargest) {
   const double others = 200 - HeadRole{0, 2}.TokensOf(200).size;
   for (const bool largest : {false, true}) {
     const Schedule schedule = BuildStep(spec, {.roles = kLayout, .largest_suffices = largest});
-    const Task& gather = *TasksOf(schedule, TaskKind::kGatherLogits, 1).front();
+    const Task& gather = *TasksOfEnds(schedule, TaskKind::kGatherLogits, 1).front();
     EXPECT_EQ(PerRow(gather.work.link_bytes), largest ? kLargestBytes : 4 * others);
-    EXPECT_EQ(PerRow(TasksOf(schedule, TaskKind::kGatherLogits, 0).front()->work.link_bytes), 0);
+    EXPECT_EQ(PerRow(TasksOfEnds(schedule, TaskKind::kGatherLogits, 0).front()->work.link_bytes),
+              0);
   }
 }
 
@@ -84,8 +85,8 @@ TEST(DividedHead, OneRankBuildsItsOwnTasks) {
   for (const int rank : {0, 1}) {
     const Schedule own = BuildStep(spec, {.roles = kLayout, .head_chunks = 3, .only_rank = rank});
     for (const TaskKind kind : {TaskKind::kHead, TaskKind::kGatherLogits, TaskKind::kJoinLogits}) {
-      const auto there = TasksOf(all, kind, rank);
-      const auto here = TasksOf(own, kind, rank);
+      const auto there = TasksOfEnds(all, kind, rank);
+      const auto here = TasksOfEnds(own, kind, rank);
       ASSERT_EQ(here.size(), there.size());
       for (size_t i = 0; i < here.size(); ++i) {
         EXPECT_EQ(schedule::Label(*here[i]), schedule::Label(*there[i]));

@@ -15,7 +15,7 @@ using schedule::Task;
 using schedule::TaskKind;
 
 // The first layer is dense.
-model::ModelSpec SpecOf(int num_layers) {
+model::ModelSpec SpecOfStages(int num_layers) {
   model::ModelSpec spec;
   spec.vocab_size = 50;
   spec.hidden_size = 16;
@@ -36,7 +36,7 @@ model::ModelSpec SpecOf(int num_layers) {
 
 Schedule Build(int num_layers, const Layout& layout, int micro_batches, int only_rank = -1) {
   return BuildStep(
-      SpecOf(num_layers),
+      SpecOfStages(num_layers),
       {.roles = layout, .pipeline = {.micro_batches = micro_batches}, .only_rank = only_rank});
 }
 

@@ -15,7 +15,7 @@ using schedule::Task;
 using schedule::TaskKind;
 
 // The last layer is dense where there are several.
-model::ModelSpec SpecOf(int num_layers) {
+model::ModelSpec SpecOfOffload(int num_layers) {
   model::ModelSpec spec;
   spec.vocab_size = 50;
   spec.hidden_size = 16;
@@ -35,7 +35,7 @@ model::ModelSpec SpecOf(int num_layers) {
   return spec;
 }
 
-int Count(const Schedule& schedule, TaskKind kind) {
+int CountTasks(const Schedule& schedule, TaskKind kind) {
   return static_cast<int>(std::count_if(schedule.tasks.begin(), schedule.tasks.end(),
                                         [&](const Task& task) { return task.kind == kind; }));
 }
@@ -47,10 +47,10 @@ TEST(OffloadPipeline, IsInOrderForAllSizes) {
       for (const int lead : {1, 2, 3}) {
         for (const bool next_step : {false, true}) {
           const Schedule schedule = BuildOffloadPipeline(
-              SpecOf(layers),
+              SpecOfOffload(layers),
               {.micro_batches = micro_batches, .next_step = next_step, .lead = lead});
-          EXPECT_EQ(Count(schedule, TaskKind::kEmbed), micro_batches);
-          EXPECT_EQ(Count(schedule, TaskKind::kHead), 1);
+          EXPECT_EQ(CountTasks(schedule, TaskKind::kEmbed), micro_batches);
+          EXPECT_EQ(CountTasks(schedule, TaskKind::kHead), 1);
         }
       }
     }
@@ -66,18 +66,18 @@ TEST(OffloadPipeline, OfWholeLayersIsInOrderForAllSizes) {
           for (const bool loads_behind : {false, true}) {
             SCOPED_TRACE(Name(order));
             const Schedule schedule =
-                BuildOffloadPipeline(SpecOf(layers), {.order = order,
-                                                      .micro_batches = micro_batches,
-                                                      .next_step = next_step,
-                                                      .loads_behind = loads_behind});
+                BuildOffloadPipeline(SpecOfOffload(layers), {.order = order,
+                                                             .micro_batches = micro_batches,
+                                                             .next_step = next_step,
+                                                             .loads_behind = loads_behind});
             const int items = layers * micro_batches;
-            EXPECT_EQ(Count(schedule, TaskKind::kAttend), items);
-            EXPECT_EQ(Count(schedule, TaskKind::kLoadPage), layers - (next_step ? 0 : 1));
-            EXPECT_EQ(Count(schedule, TaskKind::kStagePage), 0);
-            EXPECT_EQ(Count(schedule, TaskKind::kSendQkv), AttendsOnHost(order) ? items : 0);
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kAttend), items);
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kLoadPage), layers - (next_step ? 0 : 1));
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kStagePage), 0);
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kSendQkv), AttendsOnHost(order) ? items : 0);
             const int of_cache = order == OffloadOrder::kS4 ? items : 0;
-            EXPECT_EQ(Count(schedule, TaskKind::kReadKv), of_cache);
-            EXPECT_EQ(Count(schedule, TaskKind::kWriteKv), of_cache);
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kReadKv), of_cache);
+            EXPECT_EQ(CountTasks(schedule, TaskKind::kWriteKv), of_cache);
           }
         }
       }
@@ -87,8 +87,8 @@ TEST(OffloadPipeline, OfWholeLayersIsInOrderForAllSizes) {
 
 TEST(OffloadPipeline, OfWholeLayersHasNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
   for (const OffloadOrder order : {OffloadOrder::kS2, OffloadOrder::kS3}) {
-    Schedule schedule =
-        BuildOffloadPipeline(SpecOf(5), {.order = order, .micro_batches = 2, .next_step = true});
+    Schedule schedule = BuildOffloadPipeline(
+        SpecOfOffload(5), {.order = order, .micro_batches = 2, .next_step = true});
     EXPECT_GT(CountDependenciesFound(schedule), 20) << Name(order);
   }
 }
@@ -100,30 +100,30 @@ TEST(OffloadPipeline, OrdersHaveNames) {
 
 TEST(OffloadPipeline, HasNoDependencyThatIsMissedOrThatTheRestDoesNotImply) {
   // With buffers for all pages: that they are used again is not checked.
-  Schedule schedule =
-      BuildOffloadPipeline(SpecOf(5), {.micro_batches = 2, .pinned_pages = 10, .next_step = true});
+  Schedule schedule = BuildOffloadPipeline(
+      SpecOfOffload(5), {.micro_batches = 2, .pinned_pages = 10, .next_step = true});
   EXPECT_GT(CountDependenciesFound(schedule), 30);
 }
 
 TEST(OffloadPipeline, StreamsAllLayersButTheFirst) {
-  const Schedule schedule = BuildOffloadPipeline(SpecOf(4), {.micro_batches = 3});
-  EXPECT_EQ(Count(schedule, TaskKind::kPostAttention), 12);
-  EXPECT_EQ(Count(schedule, TaskKind::kAttend), 12);
-  EXPECT_EQ(Count(schedule, TaskKind::kExperts), 9);
-  EXPECT_EQ(Count(schedule, TaskKind::kDense), 3);
-  EXPECT_EQ(Count(schedule, TaskKind::kLoadPage), 9);
-  EXPECT_EQ(Count(schedule, TaskKind::kStagePage), 9);
+  const Schedule schedule = BuildOffloadPipeline(SpecOfOffload(4), {.micro_batches = 3});
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kPostAttention), 12);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kAttend), 12);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kExperts), 9);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kDense), 3);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kLoadPage), 9);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kStagePage), 9);
 }
 
 TEST(OffloadPipeline, LoadsTheFirstLayerForTheNextStep) {
   const Schedule schedule =
-      BuildOffloadPipeline(SpecOf(4), {.micro_batches = 3, .next_step = true});
-  EXPECT_EQ(Count(schedule, TaskKind::kLoadPage), 12);
-  EXPECT_EQ(Count(schedule, TaskKind::kStagePage), 12);
+      BuildOffloadPipeline(SpecOfOffload(4), {.micro_batches = 3, .next_step = true});
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kLoadPage), 12);
+  EXPECT_EQ(CountTasks(schedule, TaskKind::kStagePage), 12);
 }
 
 TEST(OffloadPipeline, APageWaitsUntilTheLayerWhoseBufferItTakesIsThrough) {
-  const Schedule schedule = BuildOffloadPipeline(SpecOf(4), {.micro_batches = 3});
+  const Schedule schedule = BuildOffloadPipeline(SpecOfOffload(4), {.micro_batches = 3});
   int num_waiting = 0;
   for (const Task& task : schedule.tasks) {
     if (task.kind != TaskKind::kLoadPage || task.layer < 2) continue;

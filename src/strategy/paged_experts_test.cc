@@ -16,7 +16,7 @@ using schedule::Task;
 using schedule::TaskId;
 using enum schedule::TaskKind;
 
-model::ModelSpec Model(int num_layers, bool first_is_dense) {
+model::ModelSpec PagedModel(int num_layers, bool first_is_dense) {
   model::ModelSpec spec;
   spec.hidden_size = 64;
   spec.vocab_size = 100;
@@ -35,7 +35,7 @@ model::ModelSpec Model(int num_layers, bool first_is_dense) {
   return spec;
 }
 
-std::vector<TaskId> TasksOf(const schedule::Schedule& schedule, schedule::TaskKind kind) {
+std::vector<TaskId> TasksOfPages(const schedule::Schedule& schedule, schedule::TaskKind kind) {
   std::vector<TaskId> found;
   for (TaskId id = 0; id < std::ssize(schedule.tasks); ++id) {
     if (schedule.tasks[id].kind == kind) found.push_back(id);
@@ -43,7 +43,7 @@ std::vector<TaskId> TasksOf(const schedule::Schedule& schedule, schedule::TaskKi
   return found;
 }
 
-bool WaitsFor(const Task& task, TaskId before) {
+bool PageWaitsFor(const Task& task, TaskId before) {
   return std::ranges::find(task.after, before) != task.after.end();
 }
 
@@ -52,10 +52,10 @@ TEST(PagedExperts, EveryChunkIsReadBeforeItIsComputedAndNoMoreThanTheDepthAhead)
     for (const Paging& paging :
          {Paging{.chunks = 1, .depth = 2}, Paging{.chunks = 3, .depth = 4},
           Paging{.chunks = 8, .depth = 2}, Paging{.chunks = 2, .depth = 99}}) {
-      const model::ModelSpec spec = Model(4, first_is_dense);
+      const model::ModelSpec spec = PagedModel(4, first_is_dense);
       const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
-      const std::vector<TaskId> reads = TasksOf(schedule, kReadPages);
-      const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
+      const std::vector<TaskId> reads = TasksOfPages(schedule, kReadPages);
+      const std::vector<TaskId> experts = TasksOfPages(schedule, kExperts);
       ASSERT_EQ(std::ssize(reads), (first_is_dense ? 3 : 4) * paging.chunks);
       ASSERT_EQ(reads.size(), experts.size());
       for (size_t i = 0; i < reads.size(); ++i) {
@@ -64,54 +64,54 @@ TEST(PagedExperts, EveryChunkIsReadBeforeItIsComputedAndNoMoreThanTheDepthAhead)
         EXPECT_EQ(read.lane.kind, LaneKind::kLoad);
         EXPECT_EQ(read.layer, computed.layer);
         EXPECT_EQ(read.chunk, computed.chunk);
-        EXPECT_TRUE(WaitsFor(computed, reads[i]));
+        EXPECT_TRUE(PageWaitsFor(computed, reads[i]));
         const auto depth = static_cast<size_t>(paging.depth);
         if (i < depth) {
           EXPECT_TRUE(read.after.empty()) << "so that it can be read before the step begins";
         } else {
-          EXPECT_TRUE(WaitsFor(read, experts[i - depth]));
+          EXPECT_TRUE(PageWaitsFor(read, experts[i - depth]));
         }
         EXPECT_FALSE(read.work.disk_bytes.empty());
       }
       // While the head computes and the caller samples, the next step's first pages are read.
-      const std::vector<TaskId> next = TasksOf(schedule, kReadNext);
+      const std::vector<TaskId> next = TasksOfPages(schedule, kReadNext);
       ASSERT_EQ(next.size(), 1u);
-      EXPECT_TRUE(WaitsFor(schedule.tasks[next[0]], experts.back()));
+      EXPECT_TRUE(PageWaitsFor(schedule.tasks[next[0]], experts.back()));
       EXPECT_GT(next[0], reads.back()) << "on the same lane";
-      for (const Task& task : schedule.tasks) EXPECT_FALSE(WaitsFor(task, next[0]));
+      for (const Task& task : schedule.tasks) EXPECT_FALSE(PageWaitsFor(task, next[0]));
     }
   }
 }
 
 TEST(PagedExperts, WhatTokensChoseIsReadOnceThatIsKnown) {
-  const model::ModelSpec spec = Model(3, /*first_is_dense=*/false);
+  const model::ModelSpec spec = PagedModel(3, /*first_is_dense=*/false);
   const Paging paging{.chunks = 4, .depth = 2, .after_routing = true};
   const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
-  EXPECT_TRUE(TasksOf(schedule, kReadPages).empty());
-  EXPECT_TRUE(TasksOf(schedule, kReadNext).empty()) << "nobody knows what it will choose";
-  const std::vector<TaskId> reads = TasksOf(schedule, kReadChosen);
-  const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
-  const std::vector<TaskId> routes = TasksOf(schedule, kRoute);
+  EXPECT_TRUE(TasksOfPages(schedule, kReadPages).empty());
+  EXPECT_TRUE(TasksOfPages(schedule, kReadNext).empty()) << "nobody knows what it will choose";
+  const std::vector<TaskId> reads = TasksOfPages(schedule, kReadChosen);
+  const std::vector<TaskId> experts = TasksOfPages(schedule, kExperts);
+  const std::vector<TaskId> routes = TasksOfPages(schedule, kRoute);
   ASSERT_EQ(reads.size(), 12u);
   for (size_t i = 0; i < reads.size(); ++i) {
-    EXPECT_TRUE(WaitsFor(schedule.tasks[reads[i]], routes[i / 4]));
-    EXPECT_TRUE(WaitsFor(schedule.tasks[experts[i]], reads[i]));
+    EXPECT_TRUE(PageWaitsFor(schedule.tasks[reads[i]], routes[i / 4]));
+    EXPECT_TRUE(PageWaitsFor(schedule.tasks[experts[i]], reads[i]));
   }
 }
 
 TEST(PagedExperts, WhatTheNextLayerWillChooseIsReadBehindWhatThisOneChose) {
-  const model::ModelSpec spec = Model(4, /*first_is_dense=*/true);
+  const model::ModelSpec spec = PagedModel(4, /*first_is_dense=*/true);
   const Paging paging{.chunks = 2, .depth = 3, .after_routing = true, .predicts = true};
   const schedule::Schedule schedule = BuildStep(spec, {.paging = paging});
   EXPECT_TRUE(schedule::CheckHazards(schedule).ok());
-  const std::vector<TaskId> predicted = TasksOf(schedule, kReadPredicted);
-  const std::vector<TaskId> chosen = TasksOf(schedule, kReadChosen);
-  const std::vector<TaskId> routes = TasksOf(schedule, kRoute);
+  const std::vector<TaskId> predicted = TasksOfPages(schedule, kReadPredicted);
+  const std::vector<TaskId> chosen = TasksOfPages(schedule, kReadChosen);
+  const std::vector<TaskId> routes = TasksOfPages(schedule, kRoute);
   ASSERT_EQ(predicted.size(), 2u) << "three layers have experts, and the last one has no next";
   for (size_t i = 0; i < predicted.size(); ++i) {
     const Task& task = schedule.tasks[predicted[i]];
     EXPECT_EQ(task.lane.kind, LaneKind::kLoad);
-    EXPECT_TRUE(WaitsFor(task, routes[i]));
+    EXPECT_TRUE(PageWaitsFor(task, routes[i]));
     EXPECT_GT(predicted[i], chosen[2 * i + 1]);
     EXPECT_LT(predicted[i], chosen[2 * i + 2]);
   }
@@ -123,7 +123,7 @@ TEST(PagedExperts, WhatTheNextLayerWillChooseIsReadBehindWhatThisOneChose) {
 }
 
 TEST(PagedExperts, SeveralRanksReadChunkByChunkWhileRowsAreOnTheirWay) {
-  const model::ModelSpec spec = Model(3, /*first_is_dense=*/true);
+  const model::ModelSpec spec = PagedModel(3, /*first_is_dense=*/true);
   const Layout layout{.attention_dp = 2, .expert_ep = 2};
   for (const bool after_routing : {false, true}) {
     for (const bool overlap : {true, false}) {
@@ -135,8 +135,9 @@ TEST(PagedExperts, SeveralRanksReadChunkByChunkWhileRowsAreOnTheirWay) {
       options.pipeline = PipelineOf(options);
       EXPECT_EQ(options.pipeline.micro_batches, 1) << "each expert is read once in a step";
       const schedule::Schedule schedule = BuildStep(spec, options);
-      const std::vector<TaskId> reads = TasksOf(schedule, after_routing ? kReadChosen : kReadPages);
-      const std::vector<TaskId> experts = TasksOf(schedule, kExperts);
+      const std::vector<TaskId> reads =
+          TasksOfPages(schedule, after_routing ? kReadChosen : kReadPages);
+      const std::vector<TaskId> experts = TasksOfPages(schedule, kExperts);
       ASSERT_EQ(reads.size(), 8u) << "two ranks, layers and chunks";
       for (const TaskId id : experts) {
         const Task& computed = schedule.tasks[id];
@@ -146,7 +147,7 @@ TEST(PagedExperts, SeveralRanksReadChunkByChunkWhileRowsAreOnTheirWay) {
                  task.chunk == computed.chunk;
         });
         ASSERT_NE(read, reads.end());
-        EXPECT_TRUE(WaitsFor(computed, *read));
+        EXPECT_TRUE(PageWaitsFor(computed, *read));
         const Task& task = schedule.tasks[*read];
         EXPECT_EQ(task.lane.kind, LaneKind::kLoad);
         EXPECT_FALSE(task.work.disk_bytes.empty());
@@ -169,9 +170,9 @@ TEST(PagedExperts, SeveralRanksReadChunkByChunkWhileRowsAreOnTheirWay) {
 }
 
 TEST(PagedExperts, TheHazardCheckerMissesEachReadThatIsNotWaitedFor) {
-  const model::ModelSpec spec = Model(2, /*first_is_dense=*/false);
+  const model::ModelSpec spec = PagedModel(2, /*first_is_dense=*/false);
   const schedule::Schedule whole = BuildStep(spec, {.paging = Paging{.chunks = 2, .depth = 3}});
-  for (const TaskId id : TasksOf(whole, kExperts)) {
+  for (const TaskId id : TasksOfPages(whole, kExperts)) {
     schedule::Schedule broken = whole;
     std::erase_if(broken.tasks[id].after,
                   [&](TaskId before) { return broken.tasks[before].kind == kReadPages; });

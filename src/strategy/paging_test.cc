@@ -12,7 +12,7 @@ namespace convene::strategy {
 namespace {
 
 // Layers with so many experts each, 0: a dense one; two of them are chosen by a token.
-model::ModelSpec SpecOf(const std::vector<int>& experts) {
+model::ModelSpec SpecOfPaging(const std::vector<int>& experts) {
   model::ModelSpec spec;
   for (const int count : experts) {
     model::LayerSpec& layer = spec.layers.emplace_back();
@@ -22,7 +22,7 @@ model::ModelSpec SpecOf(const std::vector<int>& experts) {
 }
 
 TEST(Paging, CutsALayerSoThatTwoPartsHaveRoom) {
-  const model::ModelSpec spec = SpecOf({0, 8, 8, 8});
+  const model::ModelSpec spec = SpecOfPaging({0, 8, 8, 8});
   EXPECT_EQ(MostExperts(spec), 8);
   EXPECT_EQ(CountExperts(spec), 24);
   EXPECT_EQ(FewestExpertsInMemory(spec), 2);
@@ -38,7 +38,7 @@ TEST(Paging, CutsALayerSoThatTwoPartsHaveRoom) {
 }
 
 TEST(Paging, WhatStaysInEachLayerLeavesRoomForWhatIsOnItsWay) {
-  const model::ModelSpec spec = SpecOf({0, 64, 64, 64, 64});
+  const model::ModelSpec spec = SpecOfPaging({0, 64, 64, 64, 64});
   constexpr int kLayers = 4;
   for (int room = 2; room < kLayers * 64; ++room) {
     const Paging paging = PagingOf(spec, /*encoder=*/false, room, /*num_tokens=*/1000);
@@ -56,7 +56,7 @@ TEST(Paging, WhatStaysInEachLayerLeavesRoomForWhatIsOnItsWay) {
 
 // Of a layer's experts those that tokens chose are wanted, one part of them after the other.
 TEST(Paging, OfFewTokensAllIsFoundButForWhatIsOnItsWay) {
-  const model::ModelSpec spec = SpecOf({64, 64, 64, 64});
+  const model::ModelSpec spec = SpecOfPaging({64, 64, 64, 64});
   for (const int num_tokens : {1, 4, 16, 64}) {
     const double chosen = 64 * (1 - std::pow(1 - 2 / 64.0, num_tokens));
     for (const int room : {64, 128, 200}) {
@@ -70,7 +70,7 @@ TEST(Paging, OfFewTokensAllIsFoundButForWhatIsOnItsWay) {
 }
 
 TEST(Paging, RanksOfAStepHaveThePagingOfTheOneWithTheMostExperts) {
-  const model::ModelSpec spec = SpecOf({8, 8});
+  const model::ModelSpec spec = SpecOfPaging({8, 8});
   const Roles roles = Layout{.attention_dp = 3, .expert_ep = 3};
   int all = 0;
   for (int rank = 0; rank < 3; ++rank) {
@@ -89,7 +89,7 @@ TEST(Paging, RanksOfAStepHaveThePagingOfTheOneWithTheMostExperts) {
 }
 
 TEST(Paging, WaitsForWhatFewTokensChooseAndReadsAllForMany) {
-  const model::ModelSpec spec = SpecOf({64, 64});
+  const model::ModelSpec spec = SpecOfPaging({64, 64});
   const Paging few = PagingOf(spec, false, 16, 1);
   EXPECT_TRUE(few.after_routing);
   EXPECT_TRUE(few.predicts);

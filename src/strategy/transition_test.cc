@@ -18,7 +18,7 @@ constexpr int kIntermediate = 60;
 constexpr int kExpertBytes = 3 * kHidden * kIntermediate * 2;
 
 // A dense layer, and layers with so many experts each.
-model::ModelSpec SpecOf(const std::vector<int>& num_experts) {
+model::ModelSpec SpecOfTransition(const std::vector<int>& num_experts) {
   model::ModelSpec spec;
   spec.hidden_size = kHidden;
   spec.layers.emplace_back().dense_intermediate_size = 24;
@@ -72,7 +72,7 @@ TEST(Transition, MovesWhatEachRankHasNotYet) {
       {{1, 3, 3, 1, {4, 1, 1}}, {1, 3, 3, 1, {1, 1, 4}}}};
   const std::vector<int> num_experts = {8, 7, 60};
   for (const auto& [from, to] : pairs) {
-    const auto schedule = BuildTransition(SpecOf(num_experts), from, to, 2);
+    const auto schedule = BuildTransition(SpecOfTransition(num_experts), from, to, 2);
     std::vector<std::map<std::pair<int, int>, int>> bytes(num_experts.size());
     std::map<int, int> collective_of;
     for (const schedule::Task& task : schedule.tasks) {
@@ -93,13 +93,13 @@ TEST(Transition, MovesWhatEachRankHasNotYet) {
 
 TEST(Transition, OfRolesThatStayIsNothing) {
   for (const Layout& layout : {Layout{1, 4, 4, 1}, Layout{1, 2, 2, 1, {3, 1}}}) {
-    EXPECT_TRUE(BuildTransition(SpecOf({8, 6}), layout, layout, 2).tasks.empty());
+    EXPECT_TRUE(BuildTransition(SpecOfTransition({8, 6}), layout, layout, 2).tasks.empty());
   }
 }
 
 TEST(Transition, LeavesOutLayersThatStay) {
   // Of three experts each rank has one before and after; of eight the seventh changes its rank.
-  const auto moved = BuildTransition(SpecOf({3, 8}), Layout{1, 3, 3, 1, {4, 3, 1}},
+  const auto moved = BuildTransition(SpecOfTransition({3, 8}), Layout{1, 3, 3, 1, {4, 3, 1}},
                                      Layout{1, 3, 3, 1, {4, 2, 2}}, 2);
   ASSERT_EQ(moved.tasks.size(), 3);
   for (int rank = 0; rank < 3; ++rank) {
@@ -113,13 +113,13 @@ TEST(Transition, LeavesOutLayersThatStay) {
 }
 
 TEST(Transition, LeavesAnEncoderAsItIs) {
-  model::ModelSpec spec = SpecOf({8});
+  model::ModelSpec spec = SpecOfTransition({8});
   std::swap(spec.encoder_layers, spec.layers);
   EXPECT_TRUE(BuildTransition(spec, Layout{1, 2, 2, 1}, Layout{1, 2, 1, 2}, 2).tasks.empty());
 }
 
 TEST(ExpertLoads, WriteWhatARankWillHaveAndMakeOfInt4WhatItHadNot) {
-  const model::ModelSpec spec = SpecOf({8, 7});
+  const model::ModelSpec spec = SpecOfTransition({8, 7});
   for (const auto& [from, to] : {std::pair<Layout, Layout>{{1, 2, 2, 1}, {1, 2, 1, 2}},
                                  {{1, 2, 1, 2}, {1, 2, 2, 1}},
                                  {{1, 4, 4, 1}, {1, 4, 2, 2}},
@@ -156,7 +156,7 @@ TEST(ExpertLoads, WriteWhatARankWillHaveAndMakeOfInt4WhatItHadNot) {
 }
 
 TEST(ExpertLoads, ComeOnceAStepIsThroughWithALayer) {
-  model::ModelSpec spec = SpecOf({8, 8});
+  model::ModelSpec spec = SpecOfTransition({8, 8});
   for (model::LayerSpec& layer : spec.layers) {
     layer.attention = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 8, .value_dim = 8};
     if (layer.moe) layer.moe->top_k = 2;

@@ -8,14 +8,14 @@
 namespace convene::text {
 namespace {
 
-Vocabulary MakeVocabulary() {
+Vocabulary MakeAddedVocabulary() {
   auto vocabulary = Vocabulary::Create({{.text = "x", .id = 0}, {.text = "<known>", .id = 1}});
   EXPECT_TRUE(vocabulary);
   return *std::move(vocabulary);
 }
 
 AddedTokens Add(const std::vector<AddedToken>& tokens, const Normalizer& normalizer = {}) {
-  auto added = AddedTokens::Create(tokens, MakeVocabulary(), normalizer);
+  auto added = AddedTokens::Create(tokens, MakeAddedVocabulary(), normalizer);
   EXPECT_TRUE(added);
   return *std::move(added);
 }

@@ -10,7 +10,7 @@
 namespace convene::text {
 namespace {
 
-Replace ReplaceText(std::string_view from, std::string to) {
+Replace ReplaceWithText(std::string_view from, std::string to) {
   auto pattern = Pattern::Literal(from);
   EXPECT_TRUE(pattern);
   return {.pattern = *std::move(pattern), .content = std::move(to)};
@@ -48,8 +48,8 @@ TEST(Normalizer, TracksWhereTheOriginalBegins) {
   EXPECT_EQ(origin({Prepend{.prefix = "__"}}, "abc"), 3u);
   EXPECT_EQ(origin({Strip{.left = true, .right = true}}, " abc "), 0u);
   EXPECT_EQ(origin({Strip{.left = false, .right = true}}, " abc "), 1u);
-  EXPECT_EQ(origin({ReplaceText("a", "xyz")}, "abc"), 3u);
-  EXPECT_EQ(origin({ReplaceText("ab", "xyz")}, "abc"), 0u);
+  EXPECT_EQ(origin({ReplaceWithText("a", "xyz")}, "abc"), 3u);
+  EXPECT_EQ(origin({ReplaceWithText("ab", "xyz")}, "abc"), 0u);
   EXPECT_EQ(origin({Lowercase{}}, "Abc"), 1u);
   EXPECT_EQ(origin({SpellBytes{}}, " bc"), 2u);
 }
@@ -66,7 +66,7 @@ TEST(Graphemes, EndWhereReadersSeeThem) {
 }
 
 TEST(Normalizer, BoundsTheGrowthOfTheText) {
-  const std::vector<NormalizerStep> doubling(64, ReplaceText("a", "aa"));
+  const std::vector<NormalizerStep> doubling(64, ReplaceWithText("a", "aa"));
   NormalizedText text{.text = "a"};
   const Status status = Normalizer(doubling).Apply(&text);
   ASSERT_FALSE(status);
@@ -74,7 +74,7 @@ TEST(Normalizer, BoundsTheGrowthOfTheText) {
   NormalizedText spelled{.text = " "};
   EXPECT_FALSE(Normalizer(std::vector<NormalizerStep>(64, SpellBytes{})).Apply(&spelled));
   NormalizedText large{.text = std::string(1 << 20, 'a')};
-  EXPECT_FALSE(Normalizer({ReplaceText("a", std::string(1 << 20, 'b'))}).Apply(&large));
+  EXPECT_FALSE(Normalizer({ReplaceWithText("a", std::string(1 << 20, 'b'))}).Apply(&large));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ Result<Unigram> Make(const Scores& vocab, UnigramOptions options = {.unk_id = 0}
   return Unigram::Create(*std::move(vocabulary), std::move(scores), options);
 }
 
-Ids Encode(const Unigram& unigram, std::string_view word) {
+Ids EncodeUnigram(const Unigram& unigram, std::string_view word) {
   Ids ids;
   WordCache cache;
   const Status status = unigram.Encode(word, &cache, &ids);
@@ -37,48 +37,49 @@ Ids Encode(const Unigram& unigram, std::string_view word) {
   return ids;
 }
 
-Ids Encode(const Scores& vocab, std::string_view word, UnigramOptions options = {.unk_id = 0}) {
+Ids EncodeUnigram(const Scores& vocab, std::string_view word,
+                  UnigramOptions options = {.unk_id = 0}) {
   const auto unigram = Make(vocab, options);
   EXPECT_TRUE(unigram) << unigram.error().message;
-  return Encode(*unigram, word);
+  return EncodeUnigram(*unigram, word);
 }
 
 TEST(Unigram, TakesTheWayWhoseScoresAddUpToTheMost) {
   const Scores vocab{{"<unk>", 0}, {"a", -1}, {"b", -1}, {"c", -5}, {"ab", -3}, {"bc", -2}};
-  EXPECT_EQ(Encode(vocab, ""), Ids{});
-  EXPECT_EQ(Encode(vocab, "ab"), (Ids{1, 2}));
-  EXPECT_EQ(Encode(vocab, "abc"), (Ids{1, 5}));
+  EXPECT_EQ(EncodeUnigram(vocab, ""), Ids{});
+  EXPECT_EQ(EncodeUnigram(vocab, "ab"), (Ids{1, 2}));
+  EXPECT_EQ(EncodeUnigram(vocab, "abc"), (Ids{1, 5}));
 }
 
 TEST(Unigram, KeepsTheFirstOfEqualWays) {
   // Ways that arrive from further back come first.
-  EXPECT_EQ(Encode({{"<unk>", 0}, {"a", -1}, {"aa", -2}}, "aaa"), (Ids{1, 2}));
-  EXPECT_EQ(Encode({{"<unk>", 0}, {"a", -1}, {"b", -1}, {"ab", -2}}, "ab"), (Ids{3}));
+  EXPECT_EQ(EncodeUnigram({{"<unk>", 0}, {"a", -1}, {"aa", -2}}, "aaa"), (Ids{1, 2}));
+  EXPECT_EQ(EncodeUnigram({{"<unk>", 0}, {"a", -1}, {"b", -1}, {"ab", -2}}, "ab"), (Ids{3}));
 }
 
 TEST(Unigram, FusesUnknownCharactersAndLooksThemUpTogether) {
   const Scores vocab{{"<unk>", 0}, {"a", -1}, {"xy", -50}};
-  EXPECT_EQ(Encode(vocab, "xxx"), Ids{0});
-  EXPECT_EQ(Encode(vocab, "zéz"), Ids{0});
-  EXPECT_EQ(Encode(vocab, "xaxx"), (Ids{0, 1, 0}));
-  EXPECT_EQ(Encode(vocab, "xy"), Ids{2});  // though two unknown characters would score more
-  EXPECT_EQ(Encode(vocab, "a<unk>"), (Ids{1, 0}));
-  EXPECT_EQ(Encode(vocab, "x<unk>x"), Ids{0});  // the token itself counts as unknown text
+  EXPECT_EQ(EncodeUnigram(vocab, "xxx"), Ids{0});
+  EXPECT_EQ(EncodeUnigram(vocab, "zéz"), Ids{0});
+  EXPECT_EQ(EncodeUnigram(vocab, "xaxx"), (Ids{0, 1, 0}));
+  EXPECT_EQ(EncodeUnigram(vocab, "xy"), Ids{2});  // though two unknown characters would score more
+  EXPECT_EQ(EncodeUnigram(vocab, "a<unk>"), (Ids{1, 0}));
+  EXPECT_EQ(EncodeUnigram(vocab, "x<unk>x"), Ids{0});  // the token itself counts as unknown text
 }
 
 TEST(Unigram, SpellsUnknownTextInBytesIfItHasThemAll) {
   const Scores vocab{{"<unk>", 0}, {"a", -1}, {"<0xC3>", -9}, {"<0xA9>", -9}};
   const UnigramOptions bytes{.unk_id = 0, .byte_fallback = true};
-  EXPECT_EQ(Encode(vocab, "aéa", bytes), (Ids{1, 2, 3, 1}));
-  EXPECT_EQ(Encode(vocab, "éé", bytes), (Ids{2, 3, 2, 3}));
-  EXPECT_EQ(Encode(vocab, "éx", bytes), Ids{0});
-  EXPECT_EQ(Encode(vocab, "é", {.unk_id = 0}), Ids{0});
+  EXPECT_EQ(EncodeUnigram(vocab, "aéa", bytes), (Ids{1, 2, 3, 1}));
+  EXPECT_EQ(EncodeUnigram(vocab, "éé", bytes), (Ids{2, 3, 2, 3}));
+  EXPECT_EQ(EncodeUnigram(vocab, "éx", bytes), Ids{0});
+  EXPECT_EQ(EncodeUnigram(vocab, "é", {.unk_id = 0}), Ids{0});
 }
 
 TEST(Unigram, NeedsAnUnknownTokenOnlyForUnknownCharacters) {
   const auto unigram = Make({{"a", -1}}, {});
   ASSERT_TRUE(unigram);
-  EXPECT_EQ(Encode(*unigram, "aa"), (Ids{0, 0}));
+  EXPECT_EQ(EncodeUnigram(*unigram, "aa"), (Ids{0, 0}));
   Ids ids;
   WordCache cache;
   const Status status = unigram->Encode("ab", &cache, &ids);
@@ -97,7 +98,7 @@ TEST(Unigram, RefusesContradictionsAndTokensThatAreTooLong) {
 }
 
 TEST(Unigram, IgnoresAnEmptyToken) {
-  EXPECT_EQ(Encode({{"<unk>", 0}, {"", 5}, {"a", -1}}, "aa"), (Ids{2, 2}));
+  EXPECT_EQ(EncodeUnigram({{"<unk>", 0}, {"", 5}, {"a", -1}}, "aa"), (Ids{2, 2}));
 }
 
 // The best sum of scores over all ways to cut `word`, in exponential time but for the memory.
@@ -131,7 +132,7 @@ TEST(Unigram, FindsTheBestWayThroughLongWordsThatItDecidesInParts) {
     for (int i = 0; i < 500; ++i) word += "abc|"[random() % 4];
     std::string joined;
     double sum = 0;
-    for (const int32_t id : Encode(*unigram, word)) {
+    for (const int32_t id : EncodeUnigram(*unigram, word)) {
       joined += vocab[id].first;
       sum += vocab[id].second;
     }
@@ -148,7 +149,7 @@ TEST(Unigram, IsLinearInARunOfOneLetter) {
   }
   const auto unigram = Make(vocab);
   ASSERT_TRUE(unigram);
-  EXPECT_EQ(Encode(*unigram, std::string(1 << 16, 'a')), Ids(128, 10));
+  EXPECT_EQ(EncodeUnigram(*unigram, std::string(1 << 16, 'a')), Ids(128, 10));
 }
 
 }  // namespace

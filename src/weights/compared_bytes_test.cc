@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kGolden = CONVENE_SOURCE_DIR "/tests/golden/models/";
+const std::string kGoldenToCompare = CONVENE_SOURCE_DIR "/tests/golden/models/";
 
 using Digests = std::map<std::string, uint64_t>;
 
@@ -50,7 +50,7 @@ class ComparedBytesTest : public testing::TestWithParam<const char*> {
   ComparedBytesTest()
       : copy_(fs::path(testing::TempDir()) / fmt::format("compared_{}_{}", GetParam(), getpid())) {
     fs::remove_all(copy_);
-    fs::copy(kGolden + GetParam(), copy_);
+    fs::copy(kGoldenToCompare + GetParam(), copy_);
   }
   ~ComparedBytesTest() override { fs::remove_all(copy_); }
 
@@ -74,7 +74,7 @@ class ComparedBytesTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(ComparedBytesTest, AreTheSameOnRanksThatReadTheSame) {
-  const checkpoint::Checkpoint checkpoint = Open(kGolden + GetParam());
+  const checkpoint::Checkpoint checkpoint = Open(kGoldenToCompare + GetParam());
   const strategy::Layout data_parallel{1, 2, 2, 1};
   const Digests first = DigestsOf(checkpoint, ShareOf(data_parallel, 0));
   const Digests second = DigestsOf(checkpoint, ShareOf(data_parallel, 1));
@@ -92,7 +92,7 @@ TEST_P(ComparedBytesTest, AreTheSameOnRanksThatReadTheSame) {
 
 // Each stored tensor but those of routed experts and the head.
 TEST_P(ComparedBytesTest, AFlippedBitOfWhatBothReadChangesThatDigestAlone) {
-  const checkpoint::Checkpoint original = Open(kGolden + GetParam());
+  const checkpoint::Checkpoint original = Open(kGoldenToCompare + GetParam());
   const Share share = ShareOf(strategy::Layout{1, 2, 2, 1}, 1);
   const Digests expected = DigestsOf(original, share);
   std::set<std::string> names;
@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ComparedBytesTest,
                          [](const auto& of) { return of.param; });
 
 TEST(ComparedBytes, PartsOfHeadsAreComparedWithThoseThatHaveTheSame) {
-  const checkpoint::Checkpoint checkpoint = Open(kGolden + "olmoe_plain");
+  const checkpoint::Checkpoint checkpoint = Open(kGoldenToCompare + "olmoe_plain");
   const strategy::Layout layout{2, 2, 4, 1};  // ranks 0 and 2 have the same heads
   std::vector<Digests> digests;
   for (int rank = 0; rank < 4; ++rank) {

@@ -20,19 +20,19 @@ using kernels::PackedMatrix;
 using kernels::WeightFormat;
 using strategy::Part;
 
-const std::string kGolden = CONVENE_SOURCE_DIR "/tests/golden/models/";
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
-                                     WeightFormat::kInt4};
+const std::string kGoldenOfShares = CONVENE_SOURCE_DIR "/tests/golden/models/";
+constexpr WeightFormat kShareFormats[] = {WeightFormat::kF32, WeightFormat::kBf16,
+                                          WeightFormat::kInt8, WeightFormat::kInt4};
 
-checkpoint::Checkpoint Fixture(const std::string& name) {
-  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(kGolden + name);
+checkpoint::Checkpoint FixtureOfShares(const std::string& name) {
+  Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(kGoldenOfShares + name);
   CHECK(checkpoint.ok(), "{}", checkpoint.error().message);
   return *std::move(checkpoint);
 }
 
 std::vector<std::string> EveryFixture() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kGolden)) {
+  for (const auto& entry : fs::directory_iterator(kGoldenOfShares)) {
     names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -69,7 +69,7 @@ void ExpectSame(const PackedMatrix& local, const PackedMatrix& whole) {
 
 class LoadShareTest : public testing::TestWithParam<std::string> {
  protected:
-  LoadShareTest() : checkpoint_(Fixture(GetParam())), pool_({0}) {}
+  LoadShareTest() : checkpoint_(FixtureOfShares(GetParam())), pool_({0}) {}
 
   ModelWeights Load(const WeightFormats& formats, const Share& share) {
     auto weights =
@@ -308,7 +308,7 @@ class LoadShareTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(LoadShareTest, PartsOfMatricesAreThoseOfTheWhole) {
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : kShareFormats) {
     const WeightFormats formats{.matrices = format};
     const ModelWeights whole = Load(formats, {});
     for (const int parts : {2, 3, 4}) {
@@ -326,7 +326,7 @@ TEST_P(LoadShareTest, PartsOfMatricesAreThoseOfTheWhole) {
 TEST_P(LoadShareTest, PartsOfTheHeadAreOfWholePanels) {
   const int vocab_size = checkpoint_.spec().vocab_size;
   const int num_panels = (vocab_size + strategy::kHeadPanelTokens - 1) / strategy::kHeadPanelTokens;
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : kShareFormats) {
     const WeightFormats formats{.matrices = format};
     const ModelWeights whole = Load(formats, {});
     for (const int parts : {2, 3}) {
@@ -362,7 +362,7 @@ uint64_t ExpertBytes(const ModelWeights& weights) {
 }
 
 TEST_P(LoadShareTest, SharesOfExpertsAddUpToAll) {
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : kShareFormats) {
     const WeightFormats formats{.matrices = format};
     const ModelWeights whole = Load(formats, {});
     for (const int shares : {2, 3, 4}) {
@@ -408,7 +408,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, LoadShareTest, testing::ValuesIn(EveryFixture
 
 // Of tensors that are stored one for each expert and for each of q, k and v.
 TEST(LoadWeights, ReadsOnlyTheRowsAndExpertsOfTheShare) {
-  const checkpoint::Checkpoint checkpoint = Fixture("olmoe_plain");
+  const checkpoint::Checkpoint checkpoint = FixtureOfShares("olmoe_plain");
   hardware::ThreadPool pool({0});
   memory::Ledger ledger;
   const auto read_bytes = [&](const Share& share) {

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using hardware::NumaPolicy;
 using ::testing::HasSubstr;
 
-const std::string kGolden = CONVENE_SOURCE_DIR "/tests/golden/models/";
+const std::string kGoldenToPlace = CONVENE_SOURCE_DIR "/tests/golden/models/";
 const std::string kDemo = CONVENE_SOURCE_DIR "/models/demo";
 
 class PlacePackedTest : public testing::Test {
@@ -82,7 +82,7 @@ void ExpectSameMatrices(const ModelWeights& weights, const ModelWeights& expecte
 TEST_F(PlacePackedTest, ACopyHasTheSameBitsAndLetsGoOfTheFile) {
   for (const char* model : {"olmoe_plain", "deepseek_v3_fp8", "gpt_oss_mxfp4", "granitemoe_plain",
                             "switch_plain", "switch_untied"}) {
-    Write(kGolden + model, kernels::WeightFormat::kInt8);
+    Write(kGoldenToPlace + model, kernels::WeightFormat::kInt8);
     for (const Share& share : {Share{}, Share{.expert_share = 1, .expert_shares = 2, .head = {}}}) {
       SCOPED_TRACE(fmt::format("{}, share {}", model, share.expert_share));
       const ModelWeights expected = Map(share);
@@ -187,7 +187,7 @@ TEST_F(PlacePackedTest, PlacedWeightsAreTheSameAndReservedOnce) {
 }
 
 TEST_F(PlacePackedTest, WhatIsSmallerThanAHugePageStaysMapped) {
-  Write(kGolden + "olmoe_plain", kernels::WeightFormat::kInt4);
+  Write(kGoldenToPlace + "olmoe_plain", kernels::WeightFormat::kInt4);
   ModelWeights mapped = Map();
   ASSERT_LT(mapped.storage.size_bytes(), hardware::kHugePageBytes);
   const auto placed = PlacePacked(std::move(mapped), NumaPolicy::kAuto, pool_, ledger_, {});
