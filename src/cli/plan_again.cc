@@ -17,8 +17,8 @@ namespace convene::cli {
 Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpec& spec,
                               const plan::Plan& in_force, const planner::RankSetup& setup,
                               const planner::Workload& workload) {
-  if (spec.has_encoder() || options.load.formats.activations) {
-    return Error{"costs are known of decoders with the activations that go with their weights"};
+  if (options.load.formats.activations) {
+    return Error{"costs are known of the activations that go with the weights by default"};
   }
   if (in_force.layout.disaggregates || in_force.decode) {
     return Error{

@@ -81,9 +81,7 @@ DefaultPlan Instead(const plan::Plan& resolved, const std::string& why) {
 }
 
 // Null: it can be.
-const char* WhyNotSearched(const ModelOptions& options, const model::ModelSpec& spec,
-                           const plan::Plan& resolved) {
-  if (spec.has_encoder()) return "steps of an encoder have no prices";
+const char* WhyNotSearched(const ModelOptions& options, const plan::Plan& resolved) {
   if (options.load.formats.activations) {
     return "costs are those of the activations that go with weights by default";
   }
@@ -145,6 +143,7 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
                          .memory_bytes_per_second =
                              search.question().source.FiguresOf(setup).memory_bytes_per_second});
   if (plans.size() < 2 || !price.is_worth_it()) return "";
+  if (search.question().spec.has_encoder()) return "";  // trials run decoders
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
   if (!config) return "";  // loading the model will say so
   cost::MachineProfile learnt = profile;
@@ -257,8 +256,8 @@ int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
 Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                                                 const model::ModelSpec& spec,
                                                 const plan::Plan& given, int num_started) {
-  if (spec.has_encoder() || options.load.formats.activations) {
-    return Error{"costs are known of decoders with the activations that go with their weights"};
+  if (options.load.formats.activations) {
+    return Error{"costs are known of the activations that go with the weights by default"};
   }
   Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(hardware::ProfilePath());
   if (!profile) {
@@ -296,7 +295,7 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks) {
   const int num_ranks = resolved.layout.num_ranks();
-  if (const char* const why = WhyNotSearched(options, spec, resolved)) {
+  if (const char* const why = WhyNotSearched(options, resolved)) {
     return Instead(resolved, why);
   }
   const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, num_ranks);

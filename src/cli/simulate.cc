@@ -113,10 +113,6 @@ class SimulateCommand : public Command {
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
     if (!config) return config.error();
-    if (spec->has_encoder()) {
-      return Error{
-          "models with an encoder cannot be simulated so: steps of the encoder have no prices"};
-    }
     const int num_ranks = plan_.layout.num_ranks();
     Status meant = plan::CheckMadeFor(plan_, plan::ModelHash(config->json), num_ranks);
     if (!meant) return meant.error().At(plan_path_);
@@ -138,6 +134,7 @@ class SimulateCommand : public Command {
         .num_ranks = num_ranks};
     Status answered = AnswerByProfile(*profile, memory_per_rank_, step_tokens_, question);
     if (!answered) return answered;
+    if (Status fits = planner::CheckInputs(question); !fits) return fits;
     planner::PlanSearch search(question);
     search.AddSolverSeconds(solver_seconds_);
     Result<Candidate> candidate = Price(question, search);

@@ -9,7 +9,9 @@ namespace convene::cost {
 // a sum over parts of its work (task_cost.h), of which each piece has some.
 inline schedule::TaskKind MeasuredAs(schedule::TaskKind kind) {
   using enum schedule::TaskKind;
-  return kind == kPreAttention || kind == kAttend || kind == kPostAttention ? kAttention : kind;
+  return kind == kPreAttention || kind == kAttend || kind == kPostAttention || kind == kCrossStore
+             ? kAttention
+             : kind;
 }
 
 }  // namespace convene::cost

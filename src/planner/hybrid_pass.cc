@@ -495,6 +495,13 @@ void AddHybrids(PlanSearch& search) {
   if (asked.objective == Objective::kTtft || asked.objective == Objective::kTimePerToken) return;
   if (question.constraints.layout || question.constraints.decode_experts) return;
   if (!(asked.mean_gen_tokens() > 1)) return;
+  if (question.spec.has_encoder()) {
+    // The program's tables are of one stack of layers in both phases.
+    search.Remark(
+        "not looked for: prefill of an encoder-decoder is mostly the encoder's, whose experts are "
+        "not the decoder's");
+    return;
+  }
   const auto& layers = question.spec.layers;
   const bool has_experts =
       std::any_of(layers.begin(), layers.end(),

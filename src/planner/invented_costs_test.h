@@ -24,6 +24,27 @@ inline model::ModelSpec InventedSpec(int num_layers, int num_experts = 16, int h
   return spec;
 }
 
+// Of as many layers each, of which every second one has experts; the decoder attends to the
+// encoder's output (Switch).
+inline model::ModelSpec InventedEncoderDecoder(int num_layers) {
+  model::ModelSpec spec = InventedSpec(num_layers);
+  spec.decoder_start_token = 0;
+  for (int i = 0; i < num_layers; ++i) {
+    model::LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    layer.cross_attention = layer.attention;
+    layer.moe->top_k = 1;
+    if (i % 2 == 1) continue;
+    layer.moe.reset();
+    layer.dense_intermediate_size = 2048;
+  }
+  spec.encoder_layers = spec.layers;
+  for (model::LayerSpec& layer : spec.encoder_layers) {
+    layer.cross_attention.reset();
+    layer.attention.causal = false;
+  }
+  return spec;
+}
+
 // Tasks read weights at 10 GB/s and compute at 100 GFLOP/s; an exchange takes 20 us and its bytes
 // at `link_bytes_per_second`.
 inline cost::StepCosts InventedCosts(int num_ranks, double link_bytes_per_second,

@@ -37,9 +37,14 @@ model::ModelSpec DecoderOf(const model::ModelSpec& spec, std::vector<model::Laye
 }
 
 std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_layers) {
+  return LayerShapesOf(spec, spec.layers, num_layers);
+}
+
+std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec,
+                                      std::span<const model::LayerSpec> layers, int num_layers) {
   std::vector<LayerShape> shapes;
-  for (int i = 0; i < spec.num_layers(); ++i) {
-    const model::LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+  for (int i = 0; i < std::ssize(layers); ++i) {
+    const model::LayerSpec& layer = layers[static_cast<size_t>(i)];
     const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const LayerShape& shape) {
       return AreAlike(shape.spec.layers.front(), layer);
     });

@@ -2,6 +2,7 @@
 // that one of them is priced for all.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "model/model_spec.h"
@@ -20,8 +21,12 @@ model::ModelSpec DecoderOf(const model::ModelSpec& spec, std::vector<model::Laye
 
 bool AreAlike(const model::LayerSpec& a, const model::LayerSpec& b);
 
-// In the order of their first layers; each with `num_layers` layers in a row.
+// Of the model's decoder, in the order of their first layers; each with `num_layers` layers in a
+// row.
 std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec, int num_layers);
+// Of some of the model's layers: its encoder's.
+std::vector<LayerShape> LayerShapesOf(const model::ModelSpec& spec,
+                                      std::span<const model::LayerSpec> layers, int num_layers);
 
 // The fewest experts that a layer with experts has; 0: no layer has any.
 int FewestExperts(const model::ModelSpec& spec);

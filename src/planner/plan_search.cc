@@ -140,6 +140,18 @@ const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Cand
   return *chosen;
 }
 
+Status CheckInputs(const PlanQuestion& question) {
+  if (!question.spec.has_encoder()) return {};
+  int longest = 0;
+  for (const RequestLengths& request : question.workload.requests) {
+    longest = std::max(longest, request.prompt_tokens);
+  }
+  if (longest <= question.step_tokens) return {};
+  return Error{fmt::format(
+      "an input has {}, and an encoder sees all of them in one step of at most {}; raise --chunk",
+      FormatCount(static_cast<uint64_t>(longest), "token"), question.step_tokens)};
+}
+
 Status CheckPasses(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     std::vector<std::string_view> known;
@@ -164,9 +176,14 @@ PlanSearch::ShortModels PlanSearch::ShortenFor(const Routing& routing) const {
   if (CheckWorkload({.routing = routing}, question_.spec)) {
     shares = SharesOf(routing, question_.spec);
   }
-  return {.whole = Unshortened(question_.spec, shares),
-          .plain = Shorten(question_.spec, shares),
-          .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
+  ShortModels models{.whole = Unshortened(question_.spec, shares),
+                     .plain = Shorten(question_.spec, shares),
+                     .overlapping = Shorten(question_.spec, shares, /*is_overlapping=*/true)};
+  if (question_.spec.has_encoder()) {
+    models.encoder = ShortenEncoder(question_.spec, shares);
+    models.overlapping_encoder = ShortenEncoder(question_.spec, shares, /*is_overlapping=*/true);
+  }
+  return models;
 }
 
 Candidate* PlanSearch::Add(Candidate candidate) {
@@ -258,8 +275,11 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   const ShortModels& models = same_routing ? short_models_ : other;
   const bool divides_layers = plan.layout.stages > 1;
   PhaseStepOptions options{
+      .whole_spec = question_.spec,
       .model = divides_layers ? models.whole : models.plain,
       .overlapping_model = divides_layers ? models.whole : models.overlapping,
+      .encoder_model = models.encoder ? &*models.encoder : nullptr,
+      .overlapping_encoder = models.overlapping_encoder ? &*models.overlapping_encoder : nullptr,
       .roles = strategy::Roles(plan.layout).ExpandingFrom(question_.expand_from_tokens),
       .decode_roles = strategy::Roles(plan.decode.value_or(plan.layout))
                           .ExpandingFrom(question_.expand_from_tokens),
@@ -276,7 +296,9 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
                               const strategy::StepLoad& load) mutable { return turns.For(load); };
   }
   if (plan.experts_in_memory) {
-    options.paging_of = [&](int64_t num_tokens) { return PagingOf(plan, num_tokens); };
+    options.paging_of = [&](int64_t num_tokens, bool encoder) {
+      return PagingOf(plan, num_tokens, encoder);
+    };
   }
   if (plan.spilled_kv) {
     options.spilled_of = [&](int batch, const StepSequences& groups) {
@@ -291,8 +313,9 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
   return figures;
 }
 
-strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens) const {
-  return strategy::PagingOf(question_.spec, /*encoder=*/false, *plan.experts_in_memory, num_tokens,
+strategy::Paging PlanSearch::PagingOf(const plan::Plan& plan, int64_t num_tokens,
+                                      bool encoder) const {
+  return strategy::PagingOf(question_.spec, encoder, *plan.experts_in_memory, num_tokens,
                             strategy::LargestOwner(question_.spec, plan.layout));
 }
 
@@ -344,14 +367,15 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
       strategy::Roles(is_decode ? plan.decode.value_or(plan.layout) : plan.layout)
           .ExpandingFrom(question_.expand_from_tokens);
   const Workload& workload = question_.workload;
-  StepSequences groups =
-      DecodeStep(workload.batch, std::max(1, static_cast<int>(workload.mean_context())),
-                 static_cast<int>(workload.mean_prompt_tokens()), roles);
+  bool draws_encoder = false;
+  StepSequences groups = DecodeStepOf(question_.spec, workload, workload.batch, roles);
   if (!is_decode) {
     // Sorted by rows: the last one has the most.
-    groups = PrefillSteps(TypicalSequences(workload, workload.batch), roles, question_.step_tokens)
-                 .back()
-                 .groups;
+    TypicalStep largest = PrefillStepsOf(question_.spec, TypicalSequences(workload, workload.batch),
+                                         roles, question_.step_tokens)
+                              .back();
+    draws_encoder = !largest.inputs.empty();
+    groups = draws_encoder ? std::move(largest.inputs) : std::move(largest.groups);
   }
   strategy::StepOptions options{.roles = roles,
                                 .pipeline = plan.pipeline,
@@ -361,21 +385,25 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   if (!plan.lines.empty()) {
     options.pipeline = StepTurns(plan.lines, plan.pipeline).For(LoadOf(groups));
   }
-  if (NumTokens(groups) < int64_t{1} * options.pipeline.micro_batches * roles.num_groups()) {
+  if (draws_encoder ||
+      NumTokens(groups) < int64_t{1} * options.pipeline.micro_batches * roles.num_groups()) {
     options.pipeline.micro_batches = 1;
   }
   if (plan.experts_in_memory) {
-    options.paging = PagingOf(plan, NumTokens(groups));
+    options.paging = PagingOf(plan, NumTokens(groups), draws_encoder);
     options.pipeline = strategy::PipelineOf(options);
   }
   if (plan.spilled_kv) options.spilled_kv = SpilledOf(plan, workload, workload.batch, groups);
-  const ShortModel& model = plan.layout.stages > 1 ? short_models_.whole
-                            : options.paging       ? short_models_.overlapping
-                                                   : short_models_.plain;
+  const ShortModel& model = draws_encoder && options.paging ? *short_models_.overlapping_encoder
+                            : draws_encoder                 ? *short_models_.encoder
+                            : plan.layout.stages > 1        ? short_models_.whole
+                            : options.paging                ? short_models_.overlapping
+                                                            : short_models_.plain;
   return PredictStep({.spec = model.spec,
                       .options = std::move(options),
                       .groups = std::move(groups),
-                      .shares = model.shares},
+                      .shares = model.shares,
+                      .is_encoder = draws_encoder},
                      **pricer);
 }
 
@@ -388,6 +416,7 @@ Result<PlanAnswer> SearchPlan(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   if (Status checked = CheckPasses(question.passes_off); !checked) return checked.error();
   if (Status sense = CheckWorkload(question.workload, question.spec); !sense) return sense.error();
+  if (Status fits = CheckInputs(question); !fits) return fits.error();
   if (Status together = CheckConstraints(question); !together) return together.error();
   PlanAnswer answer;
   const double start = question.clock();

@@ -73,7 +73,7 @@ class PlanSearch {
   strategy::ExpertLoads LoadsOf(const RankSetup& setup, const plan::Plan& plan,
                                 strategy::Phase to) const;
   // Of a plan with experts_in_memory.
-  strategy::Paging PagingOf(const plan::Plan& plan, int64_t num_tokens) const;
+  strategy::Paging PagingOf(const plan::Plan& plan, int64_t num_tokens, bool encoder) const;
   // Of a plan with spilled_kv, and a step of a batch of so many sequences of the workload.
   static std::optional<strategy::SpilledKv> SpilledOf(const plan::Plan& plan,
                                                       const Workload& workload, int batch,
@@ -87,6 +87,9 @@ class PlanSearch {
     ShortModel whole;
     ShortModel plain;
     ShortModel overlapping;
+    // Of the encoder, where there is one.
+    std::optional<ShortModel> encoder;
+    std::optional<ShortModel> overlapping_encoder;
   };
   ShortModels ShortenFor(const Routing& routing) const;
 
@@ -120,6 +123,9 @@ const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Cand
 // Why a search has nothing to choose: not enough memory, with what would do; costs that were not
 // measured; limits that nothing meets. Precondition: it has nothing.
 Error WhyNothing(PlanSearch& search);
+
+// Error: an input of an encoder, which sees it whole, that is longer than a step.
+Status CheckInputs(const PlanQuestion& question);
 
 // Errors: a pass to be switched off that there is not; nothing is known of the machine for any
 // number of ranks; no plan fits memory, with what would do; no plan meets the workload's limits.

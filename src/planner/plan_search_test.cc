@@ -97,6 +97,38 @@ TEST(PlanSearch, FindsTheBestOfAllThatCouldBeEnumerated) {
   }
 }
 
+TEST(PlanSearch, PlansEncoderDecoders) {
+  Asked asked(1e9);
+  asked.spec = InventedEncoderDecoder(8);
+  asked.workload = {.requests = {{60, 20}, {300, 10}, {90, 30}}, .batch = 24};
+  PlanSearch search(asked.question);
+  const Result<PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const Candidate& chosen = ChosenOf(*answer);
+  EXPECT_GT(chosen.setup.num_ranks, 1) << Describe(chosen);
+  for (const Candidate& one : answer->candidates) {
+    if (!one.is_ranked()) continue;
+    EXPECT_EQ(one.plan.layout.stages, 1);
+    EXPECT_FALSE(one.plan.layout.disaggregates);
+    EXPECT_FALSE(one.plan.decode.has_value());
+  }
+  // Prompts are the encoder's, whose steps are drawn, too.
+  const auto drawn = search.DrawStep(chosen.setup, chosen.plan, strategy::Phase::kPrefill);
+  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
+  EXPECT_TRUE(std::ranges::any_of(drawn->schedule.tasks,
+                                  [](const schedule::Task& task) { return task.encoder; }));
+  // Half of the encoder takes half of its time.
+  const double ttft = chosen.figures->ttft;
+  asked.spec.encoder_layers.resize(4);
+  PlanSearch smaller(asked.question);
+  const auto half = smaller.FiguresOf(chosen.setup, chosen.plan, asked.workload);
+  ASSERT_TRUE(half.ok()) << half.error().message;
+  EXPECT_LT(half->ttft, 0.75 * ttft);
+  EXPECT_DOUBLE_EQ(half->time_per_token, chosen.figures->time_per_token);
+  asked.question.step_tokens = 256;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("300 tokens"));
+}
+
 TEST(PlanSearch, UsesFewerRanksWhereLinksAreSlow) {
   Asked slow(1e6);
   EXPECT_EQ(ChosenOf(Search(slow)).setup.num_ranks, 1);

@@ -50,15 +50,15 @@ int64_t NumWanted(const std::vector<std::vector<SequenceRows>>& groups) {
   return num_wanted;
 }
 
-const model::MoeSpec* MoeOf(const model::ModelSpec& spec) {
-  for (const model::LayerSpec& layer : spec.layers) {
+const model::MoeSpec* MoeOf(const std::vector<model::LayerSpec>& layers) {
+  for (const model::LayerSpec& layer : layers) {
     if (layer.moe) return &*layer.moe;
   }
   return nullptr;
 }
 
 void SetExperts(const StepQuestion& question, cost::ExpectedRouting& routing) {
-  const model::MoeSpec* moe = MoeOf(question.spec);
+  const model::MoeSpec* moe = MoeOf(question.layers());
   if (moe == nullptr) return;
   routing.top_k = moe->top_k;
   routing.shares = question.shares;
@@ -99,12 +99,16 @@ cost::ExpectedSizes ExpectSizes(const StepQuestion& question) {
     routing.tokens.push_back(
         strategy::CountAttention(schedule::SizeKind::kTokens, false, {}, sequences));
   }
-  if (question.options.prunes_last_layer) routing.pruned_layer = question.spec.num_layers() - 1;
-  routing.attention = [roles, groups = question.groups, &spec = question.spec](const Size& size) {
+  if (question.options.prunes_last_layer && !question.is_encoder)
+    routing.pruned_layer = question.spec.num_layers() - 1;
+  routing.attention = [roles, groups = question.groups,
+                       &layers = question.layers()](const Size& size) {
     const auto& attention = roles.of(size.from).attention;
     if (!attention) return 0.0;
     const strategy::AttentionShape shape{
-        .window = size.layer >= 0 ? spec.layers[size.layer].attention.window : 0};
+        .window = size.layer >= 0 ? layers[size.layer].attention.window : 0,
+        // An encoder's tokens see their whole input.
+        .causal = layers.empty() || layers.front().attention.causal};
     return strategy::CountAttention(size.kind, size.wanted, shape, groups[attention->group]);
   };
   return cost::ExpectedSizes(std::move(routing));
@@ -118,7 +122,8 @@ Result<PredictedStep> PredictStep(const StepQuestion& question, const StepPricer
   PredictedStep step;
   strategy::StepOptions options = question.options;
   options.head_chunks = strategy::HeadChunksOf(options.roles, NumWanted(question.groups));
-  step.schedule = strategy::BuildStep(question.spec, options);
+  step.schedule = question.is_encoder ? strategy::BuildEncoderStep(question.spec, options)
+                                      : strategy::BuildStep(question.spec, options);
   const cost::ExpectedSizes expected = ExpectSizes(question);
   const cost::Sizes sizes = [&](const Size& size) { return expected.at(size); };
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(step.schedule);

@@ -22,6 +22,12 @@ struct StepQuestion {
   std::vector<std::vector<strategy::SequenceRows>> groups = {};
   // How likely a token visits each expert, by layer (or one entry for all); none: all alike.
   std::vector<cost::ExpertShares> shares = {};
+  bool is_encoder = false;  // a step of the encoder, whose inputs the sequences then are
+
+  // That a step passes through.
+  const std::vector<model::LayerSpec>& layers() const {
+    return is_encoder ? spec.encoder_layers : spec.layers;
+  }
 };
 
 struct PredictedStep {

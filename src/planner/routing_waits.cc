@@ -100,14 +100,15 @@ Result<double> KnownWaitOf(const StepQuestion& question, const model::MoeSpec& m
 }  // namespace
 
 Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const StepPricer& pricer) {
-  std::vector<double> waits(question.spec.layers.size(), 0);
+  std::vector<double> waits(question.layers().size(), 0);
   // Slices of all experts are alike on all ranks, whatever the routing.
   if (question.options.roles.expert_split().num_shares() == 1) return waits;
   double rows = 0;
   for (const auto& group : question.groups) {
     for (const strategy::SequenceRows& each : group) rows += static_cast<double>(each.num_tokens);
   }
-  for (const LayerShape& shape : LayerShapesOf(question.spec, 1)) {
+  // A layer of an encoder waits as it would among a decoder's.
+  for (const LayerShape& shape : LayerShapesOf(question.spec, question.layers(), 1)) {
     const std::optional<model::MoeSpec>& moe = shape.spec.layers.front().moe;
     if (!moe) continue;
     if (rows * moe->top_k > kMostVisits * moe->num_experts) continue;
@@ -121,7 +122,7 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
     const Result<double> wait = KnownWaitOf(of_layer, *moe, pricer);
     if (!wait) return wait.error();
     for (size_t layer = 0; layer < waits.size(); ++layer) {
-      if (AreAlike(question.spec.layers[layer], shape.spec.layers.front())) waits[layer] = *wait;
+      if (AreAlike(question.layers()[layer], shape.spec.layers.front())) waits[layer] = *wait;
     }
   }
   return waits;

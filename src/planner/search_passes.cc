@@ -132,6 +132,8 @@ void AddLayouts(PlanSearch& search) {
       if (layout.disaggregates) continue;  // AddDisaggregated does
       // Ranks with some layers each have all experts of these in both phases.
       if (!wanted && layout.stages > 1 && constraints.decode_experts) continue;
+      // All layers of a decoder attend to what the encoder says.
+      if (!wanted && layout.stages > 1 && search.question().spec.has_encoder()) continue;
       if (!plan::CheckLayout(candidate.plan)) continue;  // what was asked for it has not
       if (!constraints.decode_experts) {
         search.Add(std::move(candidate));

@@ -46,8 +46,8 @@ double RunSeconds(const PlanQuestion& question, const Candidate& candidate, int 
   double num_run = 0;
   double num_all = 0;
   for (const TypicalStep& step :
-       PrefillSteps(TypicalSequences(question.workload, candidate.figures->batch), roles,
-                    question.step_tokens)) {
+       PrefillStepsOf(question.spec, TypicalSequences(question.workload, candidate.figures->batch),
+                      roles, question.step_tokens)) {
     if (!(step.count > 0)) continue;
     num_run += 1;
     num_all += step.count;

@@ -65,14 +65,15 @@ void AddRepresentatives(const std::vector<int>& layers, size_t copies,
 }
 
 // By layer that stands for others: how many.
-std::map<int, double> Representatives(const model::ModelSpec& spec,
+std::map<int, double> Representatives(const std::vector<model::LayerSpec>& layers_of_model,
                                       const std::vector<cost::ExpertShares>& shares,
                                       bool is_overlapping) {
-  const int last = spec.num_layers() - 1;
+  const int last = static_cast<int>(std::ssize(layers_of_model)) - 1;
   std::map<int, double> counts = {{0, 1}};
   counts[last] = 1;
   std::map<std::string, std::vector<int>> by_shape;
-  for (int layer = 1; layer < last; ++layer) by_shape[ShapeOf(spec.layers[layer])].push_back(layer);
+  for (int layer = 1; layer < last; ++layer)
+    by_shape[ShapeOf(layers_of_model[layer])].push_back(layer);
   for (auto& [shape, layers] : by_shape) {
     const size_t parts = shares.size() > 1 ? std::min(kMostLikeShape, layers.size()) : 1;
     if (parts > 1) {
@@ -94,7 +95,7 @@ std::vector<double> EndsOfLayers(const ShortModel& model, const PredictedStep& s
   std::vector<double> ends(model.counts.size(), 0);
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     const schedule::Task& task = step.schedule.tasks[id];
-    if (task.layer < 0 || task.encoder) continue;
+    if (task.layer < 0 || task.encoder != model.is_encoder) continue;
     ends[task.layer] = std::max(ends[task.layer], step.timeline.tasks[id].end);
   }
   for (size_t layer = 1; layer < ends.size(); ++layer) {
@@ -127,12 +128,24 @@ ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertS
   ShortModel model;
   if (shares.size() == 1) model.shares = shares;
   std::vector<model::LayerSpec> layers;
-  for (const auto& [layer, count] : Representatives(spec, shares, is_overlapping)) {
+  for (const auto& [layer, count] : Representatives(spec.layers, shares, is_overlapping)) {
     layers.push_back(spec.layers[layer]);
     model.counts.push_back(count);
     if (shares.size() > 1) model.shares.push_back(shares[layer]);
   }
   model.spec = DecoderOf(spec, std::move(layers));
+  return model;
+}
+
+ShortModel ShortenEncoder(const model::ModelSpec& spec,
+                          const std::vector<cost::ExpertShares>& shares, bool is_overlapping) {
+  ShortModel model{.spec = DecoderOf(spec, spec.layers), .counts = {}, .is_encoder = true};
+  if (shares.size() == 1) model.shares = shares;
+  for (const auto& [layer, count] :
+       Representatives(spec.encoder_layers, model.shares, is_overlapping)) {
+    model.spec.encoder_layers.push_back(spec.encoder_layers[layer]);
+    model.counts.push_back(count);
+  }
   return model;
 }
 
@@ -194,8 +207,12 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
 Result<WholeStep> PredictWholeStep(const ShortModel& model, const strategy::StepOptions& options,
                                    const std::vector<std::vector<strategy::SequenceRows>>& groups,
                                    const StepPricer& pricer) {
-  const Result<PredictedStep> step = PredictStep(
-      {.spec = model.spec, .options = options, .groups = groups, .shares = model.shares}, pricer);
+  const Result<PredictedStep> step = PredictStep({.spec = model.spec,
+                                                  .options = options,
+                                                  .groups = groups,
+                                                  .shares = model.shares,
+                                                  .is_encoder = model.is_encoder},
+                                                 pricer);
   if (!step) return step.error();
   return ExtendStep(model, *step);
 }

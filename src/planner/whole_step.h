@@ -17,6 +17,7 @@ struct ShortModel {
   model::ModelSpec spec;       // without tensors
   std::vector<double> counts;  // by its layer: the layers of the whole model that it stands for
   std::vector<cost::ExpertShares> shares = {};  // by its layer; one: of all; none: all alike
+  bool is_encoder = false;  // its layers are those of the encoder, for steps of it
 };
 
 // The first layer and the last one stand for themselves. Of those between, one stands for all of
@@ -25,6 +26,13 @@ struct ShortModel {
 // through them; four take the place of each of these.
 ShortModel Shorten(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares,
                    bool is_overlapping = false);
+
+// Of the encoder's layers. Of how tokens spread over experts only what holds for all layers is
+// known of them (`shares` of one entry). The decoder keeps its layers: a step of the encoder ends
+// with their keys and values. Precondition: the model has an encoder.
+ShortModel ShortenEncoder(const model::ModelSpec& spec,
+                          const std::vector<cost::ExpertShares>& shares,
+                          bool is_overlapping = false);
 
 // All layers, each for itself: where they are divided over ranks.
 ShortModel Unshortened(const model::ModelSpec& spec, const std::vector<cost::ExpertShares>& shares);

@@ -79,6 +79,43 @@ TEST(WholeStep, FewLayersSayWhatAllOfThemDo) {
   }
 }
 
+TEST(WholeStep, FewLayersOfAnEncoderSayWhatAllOfThemDo) {
+  for (const int num_layers : {1, 2, 3, 12}) {
+    const model::ModelSpec spec = InventedEncoderDecoder(num_layers);
+    for (const Case& one : Cases()) {
+      if (one.pipeline.micro_batches > 1) continue;  // an encoder's inputs stay whole
+      const cost::StepCosts costs = InventedCosts(one.layout.num_ranks(), 1e9);
+      const MeasuredPricer pricer(costs);
+      const strategy::StepOptions options{.roles = one.layout, .pipeline = one.pipeline};
+      const StepSequences inputs =
+          EncoderSteps(std::vector<RequestLengths>(8, {60, 1}), options.roles, 512).front().inputs;
+      const auto whole = PredictStep(
+          {.spec = spec, .options = options, .groups = inputs, .is_encoder = true}, pricer);
+      const auto extended = PredictWholeStep(ShortenEncoder(spec, {}), options, inputs, pricer);
+      ASSERT_TRUE(whole.ok() && extended.ok());
+      EXPECT_NEAR(extended->seconds / whole->seconds, 1, 1e-6) << num_layers << " layers";
+    }
+  }
+}
+
+TEST(WholeStep, AnEncodersTokensSeeTheirWholeInput) {
+  const model::ModelSpec spec = InventedEncoderDecoder(4);
+  const cost::StepCosts costs = InventedCosts(1, 1e9);
+  const MeasuredPricer pricer(costs);
+  const auto seconds = [&](int length) {
+    const StepSequences inputs =
+        EncoderSteps(std::vector<RequestLengths>(1024 / length, {length, 1}), {}, 1024)
+            .front()
+            .inputs;
+    const auto step = PredictWholeStep(ShortenEncoder(spec, {}), {}, inputs, pricer);
+    EXPECT_TRUE(step.ok());
+    return step->seconds;
+  };
+  // As many tokens and weights, and the keys that each token sees: 896 more, of 4 layers of 16
+  // heads of 64 elements, twice 2 operations of 10 ps.
+  EXPECT_NEAR(seconds(1024) - seconds(128), 1024.0 * 896 * 4 * 16 * 64 * 4 * 1e-11, 1e-4);
+}
+
 TEST(WholeStep, LayersThatConcentrateTheirTokensDifferentlyAreSixOfThem) {
   const model::ModelSpec spec = InventedSpec(48);
   std::vector<cost::ExpertShares> shares;

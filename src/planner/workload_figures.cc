@@ -111,7 +111,8 @@ class Predictor {
     round_trip_ = options_.round_trip;
     if (!options_.loads || !moves()) return {};
     const std::vector<TypicalStep> steps =
-        PrefillSteps(TypicalSequences(workload_, batch), options_.roles, options_.step_tokens);
+        PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
+                       options_.step_tokens);
     const Result<WholeStep> without = Predict(steps.front().groups, options_.roles);
     if (!without) return without.error();
     const Result<WholeStep> with = Predict(steps.front().groups, options_.roles, options_.loads);
@@ -133,7 +134,7 @@ class Predictor {
     }
     ++*num_simulated_;
     if (options_.paging_of) {
-      step.paging = options_.paging_of(NumTokens(groups));
+      step.paging = options_.paging_of(NumTokens(groups), /*encoder=*/false);
       step.pipeline = strategy::PipelineOf(step);
     }
     if (options_.spilled_of) step.spilled_kv = options_.spilled_of(batch_, groups);
@@ -142,13 +143,32 @@ class Predictor {
                             pricer_);
   }
 
+  // Its experts are where prefill has them, and its inputs stay whole.
+  Result<WholeStep> PredictEncoder(const StepSequences& inputs) {
+    strategy::StepOptions step{
+        .roles = options_.roles, .pipeline = options_.pipeline, .bytes = options_.bytes};
+    step.pipeline.micro_batches = 1;
+    ++*num_simulated_;
+    if (options_.paging_of) {
+      step.paging = options_.paging_of(NumTokens(inputs), /*encoder=*/true);
+      step.pipeline = strategy::PipelineOf(step);
+    }
+    return PredictWholeStep(step.paging ? *options_.overlapping_encoder : *options_.encoder_model,
+                            step, inputs, pricer_);
+  }
+
   Result<WholeStep> Prefill(int batch) {
     WholeStep sum;
     for (const TypicalStep& typical :
-         PrefillSteps(TypicalSequences(workload_, batch), options_.roles, options_.step_tokens)) {
+         PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
+                        options_.step_tokens)) {
       const Result<WholeStep> step = Predict(typical.groups, options_.roles);
       if (!step) return step.error();
       Add(*step, typical.count, sum);
+      if (typical.inputs.empty()) continue;
+      const Result<WholeStep> encoder = PredictEncoder(typical.inputs);
+      if (!encoder) return encoder.error();
+      Add(*encoder, typical.count, sum);
     }
     Add(Sampling(), batch, sum);
     return sum;
@@ -172,9 +192,7 @@ class Predictor {
     if (!(workload_.mean_gen_tokens() > 1)) return WholeStep{};
     const strategy::Roles& roles = moves() ? options_.decode_roles : options_.roles;
     Result<WholeStep> step =
-        Predict(DecodeStep(batch, std::max(1, static_cast<int>(workload_.mean_context())),
-                           static_cast<int>(workload_.mean_prompt_tokens()), roles),
-                roles);
+        Predict(DecodeStepOf(options_.whole_spec, workload_, batch, roles), roles);
     if (step) Add(Sampling(), batch, *step);
     if (step && moves() && is_stream()) {
       Add(round_trip_, 1.0 / options_.phase_change.epoch_steps, *step);

@@ -18,15 +18,19 @@ namespace convene::planner {
 
 // How steps are built, in both phases.
 struct PhaseStepOptions {
+  const model::ModelSpec& whole_spec;
   const ShortModel& model;
   const ShortModel& overlapping_model;  // for steps in which layers overlap
+  // Of a model with an encoder: likewise, for its steps; null: it has none.
+  const ShortModel* encoder_model = nullptr;
+  const ShortModel* overlapping_encoder = nullptr;
   strategy::Roles roles = {};
   strategy::Roles decode_roles = {};
   strategy::Pipeline pipeline = {};
   strategy::ElementBytes bytes = {};
   int step_tokens = 512;
   // Of a step of so many tokens, where experts are read from a disk; empty: none are.
-  std::function<strategy::Paging(int64_t num_tokens)> paging_of = {};
+  std::function<strategy::Paging(int64_t num_tokens, bool encoder)> paging_of = {};
   // Of a step of a batch of so many sequences, where keys and values are spilled; empty: they are
   // in memory.
   std::function<std::optional<strategy::SpilledKv>(int batch, const StepSequences& groups)>

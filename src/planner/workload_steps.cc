@@ -50,6 +50,60 @@ double KeysBefore(const StepSequences& groups) {
   return keys;
 }
 
+// Of one group: whole inputs, as many as a step has room for.
+std::vector<std::vector<SequenceRows>> CutInputs(const std::vector<int>& inputs, int step_tokens) {
+  std::vector<std::vector<SequenceRows>> steps;
+  int room = 0;
+  for (const int input : inputs) {
+    if (steps.empty() || input > room) {
+      steps.emplace_back();
+      room = step_tokens;
+    }
+    steps.back().push_back({.num_tokens = input, .num_wanted = 0, .prompt_length = input});
+    room -= input;
+  }
+  return steps;
+}
+
+// The first token of the answers to some inputs.
+StepSequences FirstTokens(const StepSequences& inputs) {
+  StepSequences groups(inputs.size());
+  for (size_t group = 0; group < inputs.size(); ++group) {
+    for (const SequenceRows& input : inputs[group]) {
+      groups[group].push_back({.prompt_length = 1, .input_length = input.num_tokens});
+    }
+  }
+  return groups;
+}
+
+// By group of ranks the prompts of its sequences: each goes to the group with the fewest tokens so
+// far.
+std::vector<std::vector<int>> PromptsByGroup(const std::vector<RequestLengths>& sequences,
+                                             const strategy::Roles& roles) {
+  const auto num_groups = static_cast<size_t>(roles.num_groups());
+  std::vector<std::vector<int>> prompts(num_groups);
+  std::vector<int64_t> tokens(num_groups, 0);
+  for (const RequestLengths& sequence : sequences) {
+    const size_t group =
+        std::min_element(tokens.begin(), tokens.end()) - tokens.begin();  // of several the first
+    prompts[group].push_back(sequence.prompt_tokens);
+    tokens[group] += sequence.prompt_tokens;
+  }
+  return prompts;
+}
+
+// A step has a part of each group, as long as it has any.
+std::vector<StepSequences> JoinGroups(
+    const std::vector<std::vector<std::vector<SequenceRows>>>& by_group) {
+  std::vector<StepSequences> steps;
+  for (size_t group = 0; group < by_group.size(); ++group) {
+    const auto& cut = by_group[group];
+    if (cut.size() > steps.size()) steps.resize(cut.size(), StepSequences(by_group.size()));
+    for (size_t step = 0; step < cut.size(); ++step) steps[step][group] = cut[step];
+  }
+  return steps;
+}
+
 std::vector<int64_t> RowsByGroup(const StepSequences& groups) {
   std::vector<int64_t> rows;
   for (const auto& group : groups) {
@@ -77,43 +131,62 @@ strategy::StepLoad LoadOf(const StepSequences& groups) {
   return counter.most();
 }
 
-std::vector<TypicalStep> PrefillSteps(const std::vector<RequestLengths>& sequences,
-                                      const strategy::Roles& roles, int step_tokens) {
-  const auto num_groups = static_cast<size_t>(roles.num_groups());
-  std::vector<std::vector<int>> prompts(num_groups);
-  std::vector<int64_t> tokens(num_groups, 0);
-  for (const RequestLengths& sequence : sequences) {
-    const size_t group =
-        std::min_element(tokens.begin(), tokens.end()) - tokens.begin();  // of several the first
-    prompts[group].push_back(sequence.prompt_tokens);
-    tokens[group] += sequence.prompt_tokens;
-  }
-  std::vector<StepSequences> steps;
-  for (size_t group = 0; group < num_groups; ++group) {
-    const auto cut = CutPrompts(prompts[group], roles, step_tokens);
-    if (cut.size() > steps.size()) steps.resize(cut.size(), StepSequences(num_groups));
-    for (size_t step = 0; step < cut.size(); ++step) steps[step][group] = cut[step];
-  }
-  std::map<std::vector<int64_t>, std::vector<size_t>> by_rows;
-  for (size_t step = 0; step < steps.size(); ++step)
-    by_rows[RowsByGroup(steps[step])].push_back(step);
+namespace {
+
+// Of steps with one key the one with the least of a measure and the one with the most stand for
+// all, so that its mean is right.
+template <typename Key, typename Measure>
+std::vector<TypicalStep> StandFor(const std::vector<StepSequences>& steps, Key key_of,
+                                  Measure measure) {
+  std::map<std::vector<int64_t>, std::vector<size_t>> by_key;
+  for (size_t step = 0; step < steps.size(); ++step) by_key[key_of(steps[step])].push_back(step);
   std::vector<TypicalStep> typical;
-  for (auto& [rows, alike] : by_rows) {
-    const auto fewer = [&](size_t a, size_t b) {
-      return KeysBefore(steps[a]) < KeysBefore(steps[b]);
-    };
-    const auto [fewest, most] = std::minmax_element(alike.begin(), alike.end(), fewer);
-    const double least_keys = KeysBefore(steps[*fewest]);
-    const double range = KeysBefore(steps[*most]) - least_keys;
-    double of_most = 0;
+  for (auto& [key, alike] : by_key) {
+    const auto less = [&](size_t a, size_t b) { return measure(steps[a]) < measure(steps[b]); };
+    const auto [least, most] = std::minmax_element(alike.begin(), alike.end(), less);
+    const double of_least = measure(steps[*least]);
+    const double range = measure(steps[*most]) - of_least;
+    double like_most = 0;
     for (const size_t step : alike) {
-      if (range > 0) of_most += (KeysBefore(steps[step]) - least_keys) / range;
+      if (range > 0) like_most += (measure(steps[step]) - of_least) / range;
     }
-    const double of_fewest = static_cast<double>(alike.size()) - of_most;
-    typical.push_back({.groups = steps[*fewest], .count = of_fewest});
-    if (of_most > 0) typical.push_back({.groups = steps[*most], .count = of_most});
+    const double like_least = static_cast<double>(alike.size()) - like_most;
+    typical.push_back({.groups = steps[*least], .count = like_least});
+    if (like_most > 0) typical.push_back({.groups = steps[*most], .count = like_most});
   }
   return typical;
+}
+
+}  // namespace
+
+std::vector<TypicalStep> PrefillSteps(const std::vector<RequestLengths>& sequences,
+                                      const strategy::Roles& roles, int step_tokens) {
+  std::vector<std::vector<std::vector<SequenceRows>>> by_group;
+  for (const std::vector<int>& prompts : PromptsByGroup(sequences, roles)) {
+    by_group.push_back(CutPrompts(prompts, roles, step_tokens));
+  }
+  return StandFor(JoinGroups(by_group), RowsByGroup, KeysBefore);
+}
+
+std::vector<TypicalStep> EncoderSteps(const std::vector<RequestLengths>& sequences,
+                                      const strategy::Roles& roles, int step_tokens) {
+  std::vector<std::vector<std::vector<SequenceRows>>> by_group;
+  for (const std::vector<int>& inputs : PromptsByGroup(sequences, roles)) {
+    by_group.push_back(CutInputs(inputs, step_tokens));
+  }
+  const auto inputs_by_group = [](const StepSequences& groups) {
+    std::vector<int64_t> counts;
+    for (const auto& group : groups) counts.push_back(std::ssize(group));
+    return counts;
+  };
+  std::vector<TypicalStep> steps =
+      StandFor(JoinGroups(by_group), inputs_by_group,
+               [](const StepSequences& groups) { return static_cast<double>(NumTokens(groups)); });
+  for (TypicalStep& step : steps) {
+    step.inputs = std::move(step.groups);
+    step.groups = FirstTokens(step.inputs);
+  }
+  return steps;
 }
 
 StepSequences DecodeStep(int batch, int context, int prompt_tokens, const strategy::Roles& roles) {
@@ -124,6 +197,26 @@ StepSequences DecodeStep(int batch, int context, int prompt_tokens, const strate
                                               .num_wanted = 1,
                                               .is_expanded = Expands(roles, prompt_tokens),
                                               .prompt_length = prompt_tokens});
+  }
+  return groups;
+}
+
+std::vector<TypicalStep> PrefillStepsOf(const model::ModelSpec& spec,
+                                        const std::vector<RequestLengths>& sequences,
+                                        const strategy::Roles& roles, int step_tokens) {
+  return spec.has_encoder() ? EncoderSteps(sequences, roles, step_tokens)
+                            : PrefillSteps(sequences, roles, step_tokens);
+}
+
+StepSequences DecodeStepOf(const model::ModelSpec& spec, const Workload& workload, int batch,
+                           const strategy::Roles& roles) {
+  const auto prompt = static_cast<int>(workload.mean_prompt_tokens());
+  const int context = std::max(1, static_cast<int>(workload.mean_context()));
+  if (!spec.has_encoder()) return DecodeStep(batch, context, prompt, roles);
+  // The prompt is the encoder's: behind the decoder's token is the answer so far.
+  StepSequences groups = DecodeStep(batch, std::max(1, context - prompt), 1, roles);
+  for (auto& group : groups) {
+    for (SequenceRows& rows : group) rows.input_length = prompt;
   }
   return groups;
 }

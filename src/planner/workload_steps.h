@@ -20,7 +20,8 @@ strategy::StepLoad LoadOf(const StepSequences& groups);
 
 struct TypicalStep {
   StepSequences groups;
-  double count = 1;  // steps that it stands for
+  double count = 1;           // steps that it stands for
+  StepSequences inputs = {};  // of an encoder-decoder: what the encoder sees before the step
 };
 
 // All prompts from first to last, in steps of at most `step_tokens` tokens of each group of ranks,
@@ -30,7 +31,22 @@ struct TypicalStep {
 std::vector<TypicalStep> PrefillSteps(const std::vector<RequestLengths>& sequences,
                                       const strategy::Roles& roles, int step_tokens);
 
+// Of an encoder-decoder: prompts are inputs, of which each is in one step whole, and of each the
+// decoder has one token in it, with which the answer begins. Of steps with the same numbers of
+// inputs the one with the fewest tokens and the one with the most stand for all. Precondition: no
+// prompt is longer than a step.
+std::vector<TypicalStep> EncoderSteps(const std::vector<RequestLengths>& sequences,
+                                      const strategy::Roles& roles, int step_tokens);
+
 // One new token of each of `batch` sequences behind so many others.
 StepSequences DecodeStep(int batch, int context, int prompt_tokens, const strategy::Roles& roles);
+
+// What a model does with a workload of which `batch` sequences run together: PrefillSteps or
+// EncoderSteps, and the decode step in the middle of all.
+std::vector<TypicalStep> PrefillStepsOf(const model::ModelSpec& spec,
+                                        const std::vector<RequestLengths>& sequences,
+                                        const strategy::Roles& roles, int step_tokens);
+StepSequences DecodeStepOf(const model::ModelSpec& spec, const Workload& workload, int batch,
+                           const strategy::Roles& roles);
 
 }  // namespace convene::planner

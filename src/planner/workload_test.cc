@@ -161,6 +161,45 @@ TEST(WorkloadSteps, AlikeStepsAreTwoWithTheMeanOfTheKeys) {
   EXPECT_NEAR(keys / count, 3.5 * 512, 1e-6);
 }
 
+// An encoder sees each input whole, and the decoder begins each answer with one token.
+TEST(WorkloadSteps, AnEncodersInputsStayWhole) {
+  const strategy::Layout layout{.attention_dp = 2, .expert_ep = 2};
+  const std::vector<RequestLengths> sequences = {{200, 9}, {90, 9}, {100, 9}, {60, 9}, {130, 9}};
+  double tokens = 0;
+  double answers = 0;
+  for (const TypicalStep& step : EncoderSteps(sequences, layout, 256)) {
+    ASSERT_EQ(step.inputs.size(), 2u);
+    for (size_t group = 0; group < 2; ++group) {
+      ASSERT_EQ(step.inputs[group].size(), step.groups[group].size());
+      int64_t of_step = 0;
+      for (size_t i = 0; i < step.inputs[group].size(); ++i) {
+        const strategy::SequenceRows& input = step.inputs[group][i];
+        of_step += input.num_tokens;
+        EXPECT_EQ(input.num_wanted, 0);
+        EXPECT_EQ(step.groups[group][i].num_tokens, 1);
+        EXPECT_EQ(step.groups[group][i].num_wanted, 1);
+        EXPECT_EQ(step.groups[group][i].input_length, input.num_tokens);
+        answers += step.count;
+      }
+      EXPECT_LE(of_step, 256);
+      tokens += step.count * static_cast<double>(of_step);
+    }
+  }
+  EXPECT_NEAR(tokens, 200 + 90 + 100 + 60 + 130, 1e-9);
+  EXPECT_NEAR(answers, 5, 1e-9);
+}
+
+TEST(WorkloadSteps, BehindADecodersTokenIsTheAnswerSoFar) {
+  model::ModelSpec spec;
+  spec.encoder_layers.resize(1);
+  const Workload workload{.requests = {{100, 40}}};
+  const StepSequences groups = DecodeStepOf(spec, workload, 3, {});
+  ASSERT_EQ(groups.front().size(), 3u);
+  EXPECT_EQ(groups.front()[0].first_position, 20);
+  EXPECT_EQ(groups.front()[0].input_length, 100);
+  EXPECT_EQ(DecodeStepOf({}, workload, 3, {}).front()[0].first_position, 120);
+}
+
 TEST(WorkloadSteps, DecodeGivesGroupsTheirSequencesInTurn) {
   const strategy::Layout layout{.attention_dp = 4, .expert_ep = 4};
   const StepSequences groups = DecodeStep(6, 100, 80, layout);
