@@ -56,11 +56,11 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   if (budget) {
     budget = std::min<uint64_t>(*budget, available->bytes / static_cast<uint64_t>(local.count));
   }
-  engine::AnswerPlanQuestion({.memory_per_rank = budget,
-                              .memory_of_host = available->bytes * num_ranks / local.count,
-                              .step_tokens = options.load.max_step_tokens,
-                              .spills_kv = options.load.batch_work.has_value()},
-                             question);
+  asked->setting = {.memory_per_rank = budget,
+                    .memory_of_host = available->bytes * num_ranks / local.count,
+                    .step_tokens = options.load.max_step_tokens,
+                    .spills_kv = options.load.batch_work.has_value()};
+  engine::AnswerPlanQuestion(asked->setting, question);
   return asked;
 }
 

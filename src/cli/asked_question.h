@@ -8,6 +8,7 @@
 
 #include "cli/model_options.h"
 #include "cost/machine_profile.h"
+#include "engine/plan_question.h"
 #include "model/model_spec.h"
 #include "planner/plan_question.h"
 #include "planner/plan_search.h"
@@ -26,7 +27,8 @@ struct AskedQuestion {
   cost::MachineProfile profile;  // what is known of the machine; before the search
   planner::MeasuredSource source{profile};
   planner::PlanQuestion question;
-  int num_threads = 0;  // of each rank, its share
+  engine::PlanSetting setting = {};  // that the question was answered by
+  int num_threads = 0;               // of each rank, its share
 
   AskedQuestion(const ModelOptions& options, const model::ModelSpec& spec)
       : workload(options.workload), question{.spec = spec, .workload = workload, .source = source} {

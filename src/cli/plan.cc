@@ -140,16 +140,19 @@ class MakePlanCommand : public Command {
     }
     const cost::MachineProfile nothing;
     const planner::MeasuredSource source(nothing);
-    planner::PlanQuestion question{.spec = spec, .workload = workload_, .source = source};
+    planner::PlanQuestion question{
+        .spec = spec, .workload = workload_, .source = source, .num_ranks = started};
     if (Status formats = AskFormats(&question); !formats) return formats.error();
     if (Status asked = AnswerByProfile(nothing, memory_per_rank_, step_tokens_, question); !asked) {
       return asked.error();
     }
     const plan::Plan usual{.layout = plan::DefaultLayout(started)};
     const std::string format = FormatThatFits(question, usual, num_threads_.value_or(1));
-    Result<cost::MachineProfile> known =
+    Result<KnownRanks> known =
         KeptOrMeasuredProfile(*ranks(), format, plan::Wire::kAuto, num_threads_);
-    return known ? std::move(known) : LoadProfile(profile_, started);
+    if (!known) return LoadProfile(profile_, started);
+    unlike_memory_ = UnlikeMemory(known->memory, {});
+    return std::move(known->profile);
   }
 
   std::string ProfilePath() const { return profile_.empty() ? hardware::ProfilePath() : profile_; }
@@ -210,7 +213,10 @@ class MakePlanCommand : public Command {
     question->allowed = *allowed;
     if (Status constraints = AskConstraints(question); !constraints) return constraints;
     question->clock = Now;
-    return AnswerByProfile(profile, memory_per_rank_, step_tokens_, *question);
+    const bool is_known = std::ssize(unlike_memory_) == question->num_ranks;
+    return AnswerByProfile(profile,
+                           memory_per_rank_.empty() && is_known ? unlike_memory_ : memory_per_rank_,
+                           step_tokens_, *question);
   }
 
   Status AskFormats(planner::PlanQuestion* question) const {
@@ -299,7 +305,8 @@ class MakePlanCommand : public Command {
   std::optional<int> num_ranks_;
   WorkloadOptions workload_options_;
   std::vector<std::string> allowed_;
-  std::optional<double> memory_per_rank_;
+  MemoryOfRanks memory_per_rank_;
+  MemoryOfRanks unlike_memory_;  // of the ranks that were started, where they differ
   std::string out_path_;
   std::string svg_path_;
   std::string html_path_;

@@ -51,10 +51,16 @@ bool RanksShareCores() {
   return num_cores > 0 && LocalRankFromLauncher().count > num_cores;
 }
 
+Result<KnownRanks> WithoutMemory(Result<cost::MachineProfile> profile) {
+  if (!profile) return profile.error();
+  return KnownRanks{.profile = *std::move(profile)};
+}
+
 // What is known of the machine, kept or measured now.
-Result<cost::MachineProfile> FindProfile(const ModelOptions& options, const plan::Plan& resolved,
-                                         const std::string& format, comm::Group& ranks) {
-  if (options.plan.layout) return evaluate::LoadMachineProfile(hardware::ProfilePath());
+Result<KnownRanks> FindProfile(const ModelOptions& options, const plan::Plan& resolved,
+                               const std::string& format, comm::Group& ranks) {
+  if (options.plan.layout)
+    return WithoutMemory(evaluate::LoadMachineProfile(hardware::ProfilePath()));
   return KeptOrMeasuredProfile(ranks, format, resolved.wire, options.load.num_threads);
 }
 
@@ -117,7 +123,7 @@ int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resol
   const planner::RankSetup setup = {num_ranks, num_threads, question.formats.front()};
   for (int batch = question.workload.batch; batch >= 1; batch /= 2) {
     const auto needed = question.memory_of(setup, resolved, batch);
-    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return batch;
+    if (needed && needed->fits(question.memory_per_rank(num_ranks))) return batch;
   }
   return question.workload.batch;
 }
@@ -201,11 +207,19 @@ DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolv
 
 }  // namespace
 
-Result<cost::MachineProfile> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                                   plan::Wire wire,
-                                                   std::optional<int> num_threads) {
+std::vector<uint64_t> UnlikeMemory(std::vector<uint64_t> memory, std::optional<uint64_t> budget) {
+  if (memory.empty()) return {};
+  for (uint64_t& bytes : memory) bytes = std::min(bytes, budget.value_or(bytes));
+  const auto [least, most] = std::ranges::minmax_element(memory);
+  constexpr double kAlike = 0.05;
+  if (static_cast<double>(*most - *least) <= kAlike * static_cast<double>(*most)) return {};
+  return memory;
+}
+
+Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
+                                         plan::Wire wire, std::optional<int> num_threads) {
   Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (RanksShareCores()) return kept;
+  if (RanksShareCores()) return WithoutMemory(std::move(kept));
   const Result<engine::KnownCosts> known =
       engine::AskForCosts(ranks,
                           {.weights = *kernels::WeightFormatFromName(format),
@@ -220,7 +234,7 @@ Result<cost::MachineProfile> KeptOrMeasuredProfile(comm::Group& ranks, const std
   } else {
     profile.steps.push_back(now);
   }
-  return profile;
+  return KnownRanks{.profile = std::move(profile), .memory = known->memory_of_ranks};
 }
 
 std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
@@ -229,7 +243,7 @@ std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Pl
   for (const std::string& format : question.formats) {
     const planner::RankSetup setup = {num_ranks, num_threads, format};
     const auto needed = question.memory_of(setup, resolved, question.workload.batch);
-    if (needed && needed->total() <= question.memory_per_rank(num_ranks)) return format;
+    if (needed && needed->fits(question.memory_per_rank(num_ranks))) return format;
   }
   return question.formats.back();
 }
@@ -312,11 +326,18 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);
   }
   const std::string first_format = FormatThatFits(question, resolved, asked->num_threads);
-  Result<cost::MachineProfile> found = FindProfile(options, resolved, first_format, ranks);
+  Result<KnownRanks> found = FindProfile(options, resolved, first_format, ranks);
   if (!found && RanksShareCores()) return Instead(resolved, "ranks share cores");
   if (!found && options.plan.layout) return {};
   if (!found) return Instead(resolved, found.error().message);
-  asked->profile = *std::move(found);
+  asked->profile = std::move(found->profile);
+  asked->setting.rank_memory = UnlikeMemory(found->memory, options.load.memory_budget);
+  if (!asked->setting.rank_memory.empty()) {
+    engine::AnswerPlanQuestion(asked->setting, question);
+    workload.batch = options.num_requests > 0
+                         ? BatchThatFits(question, resolved, asked->num_threads)
+                         : workload.batch;
+  }
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);

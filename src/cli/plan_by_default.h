@@ -41,11 +41,20 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                                                 const model::ModelSpec& spec,
                                                 const plan::Plan& given, int num_started);
 
+struct KnownRanks {
+  cost::MachineProfile profile;
+  std::vector<uint64_t> memory = {};  // bytes of each; none: nobody asked
+};
+
 // What steps cost on these ranks, with what is kept of the machine: measured now, once, where
 // nothing is kept that holds for them. *Collective* with FollowRankZero. `num_threads`: of each
 // rank; unset: its share. Errors: ranks share cores and nothing is kept; those of measuring.
-Result<cost::MachineProfile> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                                   plan::Wire wire, std::optional<int> num_threads);
+Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
+                                         plan::Wire wire, std::optional<int> num_threads);
+
+// Where ranks differ in memory by more than a twentieth, what each has, at most `budget` of it;
+// otherwise nothing.
+std::vector<uint64_t> UnlikeMemory(std::vector<uint64_t> memory, std::optional<uint64_t> budget);
 
 // The first of the question's formats that fits memory as `plan` divides the model; none does: the
 // last one, whose refusal says what would.

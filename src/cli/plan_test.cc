@@ -50,6 +50,17 @@ TEST_F(PlanTest, SaysWhatIsBestAndWhyAndWritesAPlanThatRuns) {
   EXPECT_EQ(ran.status, kSuccess) << ran.err;
 }
 
+TEST_F(PlanTest, RanksMayHaveUnlikeMemories) {
+  // The second rank has too little for whatever it could be given.
+  const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
+                                "--memory-per-rank", "1,0.002", "--json", "-"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  // Ranks that divide the model are not among what is left.
+  for (const auto& one : json["alternatives"]) EXPECT_EQ(one["ranks"], 1) << one["name"];
+  EXPECT_EQ(json["memory_per_rank"]["limit_bytes"], 1 << 30);
+}
+
 TEST_F(PlanTest, FiguresForProgramsAreWhole) {
   const Outcome outcome = Plan({"--ranks", "2", "--prompt-tokens", "48", "--gen-tokens", "8",
                                 "--allow", "layout,wire", "--json", "-"});
@@ -431,6 +442,8 @@ TEST_F(PlanTest, WhatCannotBePlannedIsAnErrorThatSaysWhatToChange) {
   EXPECT_THAT(error({"--prompt-tokens", "0"}), HasSubstr("at least 1"));
   EXPECT_THAT(error({"--prompt-tokens", "8", "--memory-per-rank", "0.001"}),
               HasSubstr("fits nowhere"));
+  EXPECT_THAT(error({"--ranks", "2", "--memory-per-rank", "1,2,3"}), HasSubstr("3 numbers"));
+  EXPECT_THAT(error({"--ranks", "2", "--memory-per-rank", "1,x"}), HasSubstr("\"x\" is no number"));
   EXPECT_THAT(error({"--prompt-tokens", "8", "--weights", "int8"}),
               HasSubstr("convene measure --steps int8"));
   EXPECT_THAT(error({"--prompt-tokens", "8", "--allow", "anything"}), HasSubstr("layout, wire"));

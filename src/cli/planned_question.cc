@@ -214,6 +214,7 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const json& con
           {"expand_from_tokens", question.expand_from_tokens},
           {"one_host", question.one_host},
           {"memory_per_rank", memory},
+          {"rank_memory", question.rank_memory},
           {"formats", question.formats},
           {"allowed",
            {{"layout", question.allowed.layout},
@@ -245,6 +246,11 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
   }
   if (std::ssize(question.memory_per_rank) != question.num_ranks) {
     reader.Fail("\"memory_per_rank\" is not as long as there are ranks");
+  }
+  if (object.contains("rank_memory")) {
+    for (const json& each : reader.List(object, "rank_memory", kMostRanks)) {
+      question.rank_memory.push_back(each.is_number_unsigned() ? each.get<uint64_t>() : 0);
+    }
   }
   for (const json& each : reader.List(object, "formats", 16)) {
     const std::string name = each.is_string() ? each.get<std::string>() : "";

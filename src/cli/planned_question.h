@@ -23,6 +23,7 @@ struct PlannedQuestion {
   int expand_from_tokens = 0;
   bool one_host = true;
   std::vector<uint64_t> memory_per_rank;  // by number of ranks, from 1
+  std::vector<uint64_t> rank_memory;      // as the question's
   std::vector<std::string> formats;
   planner::Allowed allowed;
   planner::Constraints constraints;

@@ -5,11 +5,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <ranges>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/closest_name.h"
 #include "base/message.h"
+#include "base/quote.h"
 #include "base/units.h"
 #include "cli/parsed_by.h"
 #include "cli/value_options.h"
@@ -94,29 +99,59 @@ std::string WordsOfRelatives(const cost::MachineProfile& profile) {
                      fmt::join(parts, " and on "));
 }
 
-void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes) {
-  AddNumber(app, "--memory-per-rank", gibibytes, {1e-3, 1e6},
-            "In GiB (default: an equal part of this machine's, or the device's)")
+namespace {
+
+Result<MemoryOfRanks> ParseGibibytes(std::string_view text) {
+  MemoryOfRanks bytes;
+  for (const auto part : std::views::split(text, ',')) {
+    const std::string number(part.begin(), part.end());
+    double gibibytes = 0;
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), gibibytes);
+    const bool is_number = error == std::errc() && end == number.data() + number.size();
+    if (!is_number || !(gibibytes >= 1e-3 && gibibytes <= 1e6)) {
+      return Error{fmt::format(
+          "{} is no number of GiB from 0.001 to 1000000; give one, or one for each rank, as 16,8",
+          Quote(number))};
+    }
+    bytes.push_back(static_cast<uint64_t>(gibibytes * kGibibyte));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void AddMemoryOption(CLI::App& app, MemoryOfRanks& bytes) {
+  app.add_option_function<std::string>(
+         "--memory-per-rank", [&bytes](const std::string& text) { bytes = *ParseGibibytes(text); },
+         "In GiB, or of unlike ranks one number for each, as 16,8 (default: an equal part of this "
+         "machine's, or the device's)")
+      ->check(ParsedBy(ParseGibibytes))
       ->type_name("GIB");
   app.add_option_function<std::string>(
-         "--memory-budget",
-         [&gibibytes](const std::string& text) {
-           gibibytes = static_cast<double>(*ParseBytes(text)) / kGibibyte;
-         },
+         "--memory-budget", [&bytes](const std::string& text) { bytes = {*ParseBytes(text)}; },
          "The same with a unit, as 6GiB; of each process, as for the commands that run a model")
       ->check(ParsedBy(ParseBytes))
       ->excludes("--memory-per-rank")
       ->type_name("SIZE");
 }
 
-Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double> gibibytes,
+Status AnswerByProfile(const cost::MachineProfile& profile, const MemoryOfRanks& bytes,
                        int step_tokens, planner::PlanQuestion& question) {
   if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
     question.expand_from_tokens = from;
   }
   engine::PlanSetting setting{.step_tokens = step_tokens, .spills_kv = true};
-  if (gibibytes) {
-    setting.memory_per_rank = static_cast<uint64_t>(*gibibytes * kGibibyte);
+  if (bytes.size() > 1) {
+    if (std::ssize(bytes) != question.num_ranks) {
+      return Error{fmt::format(
+          "--memory-per-rank has {} numbers, and there are {}: give one for each, "
+          "or one for all (--ranks says how many there are)",
+          bytes.size(), FormatCount(static_cast<uint64_t>(question.num_ranks), "rank"))};
+    }
+    setting.rank_memory = bytes;
+  } else if (bytes.size() == 1) {
+    setting.memory_per_rank = bytes.front();
   } else if (profile.device) {
     setting.memory_per_rank = profile.device->memory_bytes;
   } else if (profile.steps.empty() && profile.host_memory_bytes > 0) {

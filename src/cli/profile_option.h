@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/cli11_fwd.h"
@@ -27,13 +28,16 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
 // Empty: of none.
 std::string WordsOfRelatives(const cost::MachineProfile& profile);
 
+// Bytes of each rank, or one number for all; empty: not given.
+using MemoryOfRanks = std::vector<uint64_t>;
+
 // --memory-per-rank, in GiB, or --memory-budget with a unit.
-void AddMemoryOption(CLI::App& app, std::optional<double>& gibibytes);
+void AddMemoryOption(CLI::App& app, MemoryOfRanks& bytes);
 
 // engine::AnswerPlanQuestion with that memory, or else the device's, or else an equal part of this
-// machine's; and what the profile has measured of the forms of attention. Error: this machine does
-// not say how much memory it has.
-Status AnswerByProfile(const cost::MachineProfile& profile, std::optional<double> gibibytes,
+// machine's; and what the profile has measured of the forms of attention. Errors: this machine does
+// not say how much memory it has; memories of another number of ranks than the question's.
+Status AnswerByProfile(const cost::MachineProfile& profile, const MemoryOfRanks& bytes,
                        int step_tokens, planner::PlanQuestion& question);
 
 }  // namespace convene::cli

@@ -133,7 +133,7 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
       for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
       predicted = costs.ExchangeSeconds(task.kind, bytes, state);
     } else if (const auto& cost = costs.CostOf(task.kind)) {
-      predicted = costs.FactorOf(task.lane.rank) * cost->Seconds(parts[ids.front()], state);
+      predicted = costs.TaskSeconds(*cost, task.lane.rank, parts[ids.front()], state);
     }
     KindComparison& kind = kinds[static_cast<size_t>(task.kind)];
     kind.kind = schedule::Name(task.kind);
@@ -217,7 +217,9 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
   question.clock = Now;
-  engine::AnswerPlanQuestion({.step_tokens = asked.step_tokens, .spills_kv = true}, question);
+  engine::AnswerPlanQuestion(
+      {.rank_memory = asked.rank_memory, .step_tokens = asked.step_tokens, .spills_kv = true},
+      question);
   question.memory_per_rank = [&asked](int num_ranks) {
     return asked.memory_per_rank[static_cast<size_t>(num_ranks) - 1];
   };

@@ -202,7 +202,7 @@ class SimulateCommand : public Command {
           question.memory_of(candidate.setup, plan_, question.workload.batch);
       if (!memory) return memory.error().At(plan_path_);
       candidate.memory = *memory;
-      candidate.memory_limit = question.memory_per_rank(question.num_ranks);
+      candidate.memory_limit = memory->limit(question.memory_per_rank(question.num_ranks));
       if (memory->total() <= candidate.memory_limit) break;
     }
     if (candidate.memory.total() > candidate.memory_limit) {
@@ -298,7 +298,7 @@ class SimulateCommand : public Command {
   std::string model_;
   std::string profile_;
   WorkloadOptions workload_options_;
-  std::optional<double> memory_per_rank_;
+  MemoryOfRanks memory_per_rank_;
   std::string svg_path_;
   std::string json_path_;
   int step_tokens_ = 512;

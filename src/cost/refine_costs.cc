@@ -102,8 +102,7 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
                  cost && !LoadsBeside(task)) {
         add(tasks[static_cast<size_t>(task.kind)],
-            costs.FactorOf(task.lane.rank) *
-                cost->Seconds(steps[i].parts[ids.front()], steps[i].state),
+            costs.TaskSeconds(*cost, task.lane.rank, steps[i].parts[ids.front()], steps[i].state),
             seconds, i);
       }
     }

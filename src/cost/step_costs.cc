@@ -249,27 +249,104 @@ void AddStep(const SampledStep& step, bool is_of_plan, Samples& samples) {
   }
 }
 
-// Of each rank the seconds of its tasks by those that they cost on all ranks; none where these are
-// alike.
-std::vector<double> FitRankFactors(const Samples& samples, const StepCosts& costs) {
-  std::vector<double> measured;
-  std::vector<double> predicted;
+// The seconds of a rank's tasks, as measured and as they cost on all ranks: these are a part that
+// goes with its memory and one that goes with its cores (task_cost.h).
+class RankFit {
+ public:
+  void Add(const TaskCost& cost, const TaskSample& sample) {
+    const double all = cost.Seconds(sample.parts, sample.state);
+    if (!(all > 0)) return;
+    const double of_cores =
+        cost.Seconds(sample.parts, {.memory = 0, .compute = sample.state.compute});
+    tasks_.push_back({.measured = sample.seconds,
+                      .of_memory = all - of_cores,
+                      .of_cores = of_cores,
+                      .sensitivity = cost.sensitivity});
+    measured_ += sample.seconds;
+    of_memory_ += all - of_cores;
+    of_cores_ += of_cores;
+  }
+
+  // The least squares of errors, each beside what its task costs. One factor for both where next to
+  // nothing says what one of them is.
+  MachineState State() const {
+    const double all = of_memory_ + of_cores_;
+    if (!(all > 0)) return {};
+    if (of_memory_ < kLeastPart * all || of_cores_ < kLeastPart * all) {
+      return {.memory = measured_ / all, .compute = measured_ / all};
+    }
+    // Convex in either, and so found from both sides.
+    double low = std::log(1 / kMostFactor);
+    double high = std::log(kMostFactor);
+    for (int turn = 0; turn < 60; ++turn) {
+      const double first = low + (high - low) / 3;
+      const double second = high - (high - low) / 3;
+      if (ErrorAt(std::exp(first)) < ErrorAt(std::exp(second))) {
+        high = second;
+      } else {
+        low = first;
+      }
+    }
+    const double memory = std::exp((low + high) / 2);
+    return {.memory = memory, .compute = CoresBeside(memory)};
+  }
+
+ private:
+  struct Task {
+    double measured = 0;
+    double of_memory = 0;
+    double of_cores = 0;
+    double sensitivity = 1;
+  };
+  static constexpr double kLeastPart = 0.1;
+  static constexpr double kMostFactor = 16;
+
+  double CoresBeside(double memory) const {
+    double sum = 0;
+    double squares = 0;
+    for (const Task& task : tasks_) {
+      const double rest = task.measured - std::pow(memory, task.sensitivity) * task.of_memory;
+      const double cost = task.of_memory + task.of_cores;
+      sum += rest * task.of_cores / cost;
+      squares += task.of_cores * task.of_cores / cost;
+    }
+    return std::clamp(sum / squares, 1 / kMostFactor, kMostFactor);
+  }
+
+  double ErrorAt(double memory) const {
+    const double cores = CoresBeside(memory);
+    double error = 0;
+    for (const Task& task : tasks_) {
+      const double rest = task.measured - std::pow(memory, task.sensitivity) * task.of_memory -
+                          cores * task.of_cores;
+      error += rest * rest / (task.of_memory + task.of_cores);
+    }
+    return error;
+  }
+
+  std::vector<Task> tasks_;
+  double measured_ = 0;
+  double of_memory_ = 0;
+  double of_cores_ = 0;
+};
+
+// None where ranks are alike.
+std::vector<MachineState> FitRankStates(const Samples& samples, const StepCosts& costs) {
+  std::vector<RankFit> ranks;
   for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
     for (const TaskSample& sample : samples.tasks[kind]) {
       const auto rank = static_cast<size_t>(sample.rank);
-      measured.resize(std::max(measured.size(), rank + 1));
-      predicted.resize(measured.size());
-      measured[rank] += sample.seconds;
-      predicted[rank] += costs.tasks[kind]->Seconds(sample.parts, sample.state);
+      if (rank >= ranks.size()) ranks.resize(rank + 1);
+      ranks[rank].Add(*costs.tasks[kind], sample);
     }
   }
-  std::vector<double> factors;
-  for (size_t rank = 0; rank < measured.size(); ++rank) {
-    factors.push_back(predicted[rank] > 0 ? measured[rank] / predicted[rank] : 1);
-  }
-  const auto differs = [](double factor) { return std::abs(factor - 1) > kAlike; };
-  if (!std::any_of(factors.begin(), factors.end(), differs)) factors.clear();
-  return factors;
+  std::vector<MachineState> states;
+  for (const RankFit& rank : ranks) states.push_back(rank.State());
+  const auto differs = [](const MachineState& state) {
+    return std::abs(state.memory - 1) > kAlike || std::abs(state.compute - 1) > kAlike;
+  };
+  if (!std::any_of(states.begin(), states.end(), differs)) states.clear();
+  return states;
 }
 
 // As many as a task has of its rank: loads have the one of their lane.
@@ -293,8 +370,8 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
       if (IsCollective(task.kind)) {
         bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes);
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
-        longer += seconds - costs.FactorOf(task.lane.rank) *
-                                cost->Seconds(PartsOf(task, step.sizes), step.states[round]);
+        longer += seconds - costs.TaskSeconds(*cost, task.lane.rank, PartsOf(task, step.sizes),
+                                              step.states[round]);
       }
     }
     if (bytes > 0) per_byte.push_back(longer / bytes);
@@ -350,7 +427,7 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     }
     AddLine(points, *costs.held_out[kind]);
   }
-  costs.rank_factors = FitRankFactors(samples, costs);
+  costs.rank_states = FitRankStates(samples, costs);
   costs.exchange = FitExchanges(samples.exchanges);
   costs.exchange.is_of_plan = options.is_of_plan;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
@@ -408,7 +485,7 @@ bool Overlaps(const schedule::Schedule& schedule) {
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state,
                      double disk_bytes_per_second) {
-  CHECK(costs.rank_factors.empty() || std::ssize(costs.rank_factors) == schedule.num_ranks);
+  CHECK(costs.rank_states.empty() || std::ssize(costs.rank_states) == schedule.num_ranks);
   Prices prices;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) {
     prices.resources.push_back(
@@ -444,8 +521,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
         }
       }
     } else if (const auto& cost = costs.CostOf(task.kind)) {
-      const double seconds =
-          costs.FactorOf(task.lane.rank) * cost->Seconds(PartsOf(task, sizes), state);
+      const double seconds = costs.TaskSeconds(*cost, task.lane.rank, PartsOf(task, sizes), state);
       const double share = 1.0 / ThreadsOf(task, costs);
       fixed = (1 - share) * seconds;
       ask(task.lane.rank, share * seconds);

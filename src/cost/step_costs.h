@@ -61,8 +61,8 @@ struct StepCosts {
   // that are copied. 0: not measured, and half of what is read in a second.
   double copy_bytes_per_second = 0;
   double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
-  // By rank, how much longer than these costs its tasks take; none: ranks are alike.
-  std::vector<double> rank_factors = {};
+  // By rank, how slow its memory and its cores are beside these costs; none: ranks are alike.
+  std::vector<MachineState> rank_states = {};
   // How well each kind of task, and exchanges, were predicted while they were held out.
   std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
   std::optional<HeldOut> exchange_held_out = {};
@@ -83,8 +83,13 @@ struct StepCosts {
   // That these costs were corrected by such steps, as `learnt_from` names them.
   void LearntFrom(const std::string& name);
 
-  double FactorOf(int rank) const {
-    return rank_factors.empty() ? 1 : rank_factors[static_cast<size_t>(rank)];
+  // Of a task of such a cost on a rank, on a machine that is just now so slow.
+  double TaskSeconds(const TaskCost& cost, int rank, const TaskParts& parts,
+                     const MachineState& state = {}) const {
+    if (rank_states.empty()) return cost.Seconds(parts, state);
+    const MachineState& of_rank = rank_states[static_cast<size_t>(rank)];
+    return cost.Seconds(parts, {.memory = state.memory * of_rank.memory,
+                                .compute = state.compute * of_rank.compute});
   }
 };
 

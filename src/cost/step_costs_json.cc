@@ -18,6 +18,12 @@ namespace {
 constexpr double kMostStepOnce = 1e6;  // seconds
 constexpr double kMostError = 1e9;     // a share of what was predicted
 
+bool IsFactor(const nlohmann::json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return false;
+  const double factor = object[key].get<double>();
+  return factor > 0 && factor < 1e6;
+}
+
 nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
   return {{"points", held_out.num_points},
           {"mean_error", held_out.mean_error},
@@ -94,7 +100,9 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
       {"step_once_s", costs.step_once}};
   if (costs.copy_bytes_per_second > 0) json["copy_bytes_per_s"] = costs.copy_bytes_per_second;
   if (!costs.learnt_from.empty()) json["learnt_from"] = costs.learnt_from;
-  if (!costs.rank_factors.empty()) json["rank_factors"] = costs.rank_factors;
+  for (const MachineState& state : costs.rank_states) {
+    json["rank_states"].push_back({{"memory", state.memory}, {"compute", state.compute}});
+  }
   json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
                       {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
   if (costs.exchange_held_out) {
@@ -165,16 +173,27 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
     }
     costs.copy_bytes_per_second = json["copy_bytes_per_s"].get<double>();
   }
-  if (const auto factors = json.find("rank_factors"); factors != json.end()) {
+  if (json.contains("rank_factors")) {
+    return Error{
+        "costs of steps have \"rank_factors\", one number for each rank, as versions before this "
+        "one "
+        "measured them; measure again (convene measure)"};
+  }
+  if (const auto states = json.find("rank_states"); states != json.end()) {
     const auto fits = [](const nlohmann::json& each) {
-      return each.is_number() && each.get<double>() > 0 && each.get<double>() < 1e6;
+      return IsFactor(each, "memory") && IsFactor(each, "compute");
     };
-    if (!factors->is_array() || std::ssize(*factors) != costs.num_ranks ||
-        !std::all_of(factors->begin(), factors->end(), fits)) {
+    if (!states->is_array() || std::ssize(*states) != costs.num_ranks ||
+        !std::all_of(states->begin(), states->end(), fits)) {
       return Error{
-          "costs of steps have \"rank_factors\" that are not a number above 0 for each rank"};
+          "costs of steps have \"rank_states\" that are not a \"memory\" and a \"compute\" above 0 "
+          "for "
+          "each rank"};
     }
-    costs.rank_factors = factors->get<std::vector<double>>();
+    for (const nlohmann::json& each : *states) {
+      costs.rank_states.push_back(
+          {.memory = each["memory"].get<double>(), .compute = each["compute"].get<double>()});
+    }
   }
   if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
     return Error{"costs of steps lack \"exchange\" or \"tasks\""};

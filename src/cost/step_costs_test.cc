@@ -12,6 +12,7 @@ namespace {
 using schedule::LaneKind;
 using schedule::Schedule;
 using schedule::TaskKind;
+using schedule::Work;
 
 StepCosts CostsOfTasks() {
   StepCosts costs{.num_ranks = 2, .weights = "bf16"};
@@ -96,6 +97,69 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
   const auto read = StepCostsFromJson(ToJson(costs));
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->tasks, costs.tasks);
+}
+
+// Experts of few rows wait for memory, those of many for the cores: of each rank both are found.
+TEST(StepCosts, FindHowSlowMemoryAndCoresOfEachRankAre) {
+  const ReferenceSpeed reference{.read_bytes_per_second = 1e10, .dot_operations_per_second = 1e11};
+  std::vector<Schedule> schedules;
+  std::vector<SampledStep> steps;
+  for (const double intensity : {1.0, 2.0, 4.0, 100.0, 400.0, 1600.0}) {
+    for (const double bytes : {1e6, 4e6, 1.6e7}) {
+      Schedule& schedule = schedules.emplace_back(Schedule{.num_ranks = 2});
+      for (int rank = 0; rank < 2; ++rank) {
+        schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                                  .lane = {rank, LaneKind::kCompute},
+                                  .layer = 0,
+                                  .work = {.flops = schedule::Constant(intensity * bytes),
+                                           .memory_bytes = schedule::Constant(bytes)}});
+      }
+    }
+  }
+  const auto fitted = [&](const MachineState& second) {
+    steps.clear();
+    for (size_t i = 0; i < schedules.size(); ++i) {
+      schedule::Timeline timeline;
+      for (int rank = 0; rank < 2; ++rank) {
+        const Work& work = schedules[i].tasks[static_cast<size_t>(rank)].work;
+        const double bytes = work.memory_bytes[0].factor;
+        const double flops = work.flops[0].factor;
+        const bool waits = flops < 10 * bytes;
+        const double slow = rank == 0 ? 1 : waits ? second.memory : second.compute;
+        timeline.tasks.push_back({0, slow * std::max(bytes / 1e10, flops / 1e11)});
+      }
+      steps.push_back({.schedule = &schedules[i],
+                       .sizes = NoSizes,
+                       .timelines = {timeline},
+                       .states = {{}},
+                       .fold = static_cast<int>(i)});
+    }
+    return FitStepCosts(steps, reference, {.validates = false}).rank_states;
+  };
+  EXPECT_TRUE(fitted({}).empty());
+  for (const MachineState& second :
+       {MachineState{.memory = 3, .compute = 1}, MachineState{.memory = 1, .compute = 3},
+        MachineState{.memory = 2, .compute = 2}}) {
+    const std::vector<MachineState> states = fitted(second);
+    ASSERT_EQ(states.size(), 2u);
+    // What both ranks cost lies between them; what they are to each other is what counts.
+    EXPECT_NEAR(states[1].memory / states[0].memory, second.memory, 0.15 * second.memory);
+    EXPECT_NEAR(states[1].compute / states[0].compute, second.compute, 0.15 * second.compute);
+  }
+}
+
+TEST(StepCosts, OfUnlikeRanksAreWrittenAndRead) {
+  StepCosts costs = Costs();
+  costs.rank_states = {{.memory = 1, .compute = 1.5}, {.memory = 2, .compute = 0.75}};
+  nlohmann::json json = ToJson(costs);
+  const auto read = StepCostsFromJson(json);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->rank_states, costs.rank_states);
+  json["rank_states"][1]["memory"] = 0;
+  EXPECT_FALSE(StepCostsFromJson(json).ok());
+  json.erase("rank_states");
+  json["rank_factors"] = {1, 2};
+  EXPECT_NE(StepCostsFromJson(json).error().message.find("measure again"), std::string::npos);
 }
 
 TEST(StepCosts, RememberTheLastPlansThatTheyLearntFromOnce) {

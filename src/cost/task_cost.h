@@ -26,6 +26,8 @@ namespace convene::cost {
 struct MachineState {
   double memory = 1;
   double compute = 1;
+
+  bool operator==(const MachineState&) const = default;
 };
 
 // The reference kernels: how fast memory is read and dot products are computed, by all threads of a

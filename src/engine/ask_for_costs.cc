@@ -1,5 +1,7 @@
 #include "engine/ask_for_costs.h"
 
+#include <cstdlib>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,13 +39,20 @@ Result<KnownCosts> FindCosts(comm::Group& group, const CostsWish& wish,
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
   hardware::ThreadPool pool(std::move(means->cpus));
   if (const Status all = comm::AgreeOnSuccess(group, pool.started()); !all) return all.error();
+  std::vector<uint64_t> memory;
+  for (const std::string& bytes : comm::GatherTexts(
+           group, std::to_string(means->memory.budget_bytes), "what memory ranks have")) {
+    memory.push_back(std::strtoull(bytes.c_str(), nullptr, 10));
+  }
   memory::Ledger ledger(std::move(means->memory));
-  return source({.group = group,
-                 .pool = pool,
-                 .kernels = *means->kernels,
-                 .ledger = ledger,
-                 .weights = wish.weights,
-                 .wire = wish.wire});
+  Result<KnownCosts> known = source({.group = group,
+                                     .pool = pool,
+                                     .kernels = *means->kernels,
+                                     .ledger = ledger,
+                                     .weights = wish.weights,
+                                     .wire = wish.wire});
+  if (known) known->memory_of_ranks = std::move(memory);
+  return known;
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 // ask_for_costs.h.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/group.h"
 #include "comm/wire_format.h"
@@ -30,6 +32,8 @@ struct KnownCosts {
   // Of one process that has the threads of all ranks, where they are on one host and this is known.
   std::optional<cost::StepCosts> one_process = {};
   std::string source = {};  // where they are from, for people
+  // Bytes that each rank may have for a model, where ranks were asked (ask_for_costs.h).
+  std::vector<uint64_t> memory_of_ranks = {};
 };
 
 }  // namespace convene::engine

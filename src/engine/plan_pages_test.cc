@@ -107,6 +107,31 @@ TEST_F(PlanPages, APlanSaysWhatOfKeysAndValuesLiesOnADisk) {
   EXPECT_FALSE(question.spilled_that_fit(setup, whole, 64, 1 << 20, 0));
 }
 
+TEST_F(PlanPages, OfUnlikeRanksTheOneCountsThatTakesMostOfWhatItHas) {
+  const auto model = Load(options_);
+  ASSERT_TRUE(model) << model.error().message;
+  const planner::Workload workload{.requests = {{kPrompt, kAnswer}}, .batch = 16};
+  const cost::MachineProfile profile;
+  const planner::MeasuredSource source(profile);
+  planner::PlanQuestion question{.spec = (*model)->spec(), .workload = workload, .source = source};
+  const planner::RankSetup setup{2, 1, "int8"};
+  const plan::Plan plan{.layout = {.attention_dp = 2, .expert_ep = 2, .expert_weights = {3, 1}}};
+  AnswerPlanQuestion({.memory_of_host = uint64_t{1} << 40}, question);
+  const auto alike = question.memory_of(setup, plan, 16);
+  ASSERT_TRUE(alike) << alike.error().message;
+  EXPECT_EQ(alike->limit_bytes, 0u);
+  // The first rank has more experts; the second has so little that it is what matters.
+  for (const uint64_t second : {alike->total() / 4, alike->total() * 2}) {
+    AnswerPlanQuestion({.rank_memory = {alike->total() + 1, second}}, question);
+    const auto tightest = question.memory_of(setup, plan, 16);
+    ASSERT_TRUE(tightest) << tightest.error().message;
+    const bool is_second = second < alike->total();
+    EXPECT_EQ(tightest->limit_bytes, is_second ? second : alike->total() + 1);
+    EXPECT_EQ(tightest->fits(question.memory_per_rank(2)), !is_second);
+    EXPECT_EQ(tightest->total() < alike->total(), is_second);
+  }
+}
+
 TEST_F(PlanPages, FewerSequencesRunTogetherWhereFewerAreAskedFor) {
   options_.batch_work->chooses_sequences = false;
   options_.max_sequences = 4;

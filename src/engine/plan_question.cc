@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -35,16 +36,25 @@ planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
           .working_bytes = plan.working_bytes()};
 }
 
+std::set<int> AllRanks(const strategy::Layout& layout) {
+  std::set<int> all;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) all.insert(rank);
+  return all;
+}
+
+// Of what each has, where that is known of both.
+bool TakesMore(const planner::RankMemory& one, const planner::RankMemory& other) {
+  if (one.limit_bytes == 0 || other.limit_bytes == 0) return one.total() > other.total();
+  return static_cast<double>(one.total()) / static_cast<double>(one.limit_bytes) >
+         static_cast<double>(other.total()) / static_cast<double>(other.limit_bytes);
+}
+
 // Ranks of which one needs the most memory: rank 0, which has the head, one with attention, and of
 // the shares of the experts the largest, the last of those that differ by one. Of layers, which are
 // not all alike, any may.
 std::set<int> LargestRanks(const strategy::Layout& layout) {
   const strategy::Roles roles = layout;
-  if (roles.num_stages() > 1) {
-    std::set<int> all;
-    for (int rank = 0; rank < roles.num_ranks(); ++rank) all.insert(rank);
-    return all;
-  }
+  if (roles.num_stages() > 1) return AllRanks(layout);
   const std::vector<int>& weights = layout.expert_weights;
   int share = layout.expert_ep - 1;
   for (int i = layout.expert_ep - 1; i >= 0 && !weights.empty(); --i) {
@@ -98,15 +108,16 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   auto spec = std::make_shared<model::ModelSpec>(question.spec);
   spec->tensors.clear();
   question.step_tokens = setting.step_tokens;
+  question.rank_memory = setting.rank_memory;
   const planner::Workload& workload = question.workload;
   const BatchWork work{.num_requests = workload.batch,
                        .prompt_tokens = workload.mean_prompt_tokens(),
                        .gen_tokens = std::max(1.0, workload.mean_gen_tokens()),
                        .longest = workload.longest_request()};
-  question.memory_of = [spec, work, step_tokens = setting.step_tokens,
-                        whole = question.constraints.whole_matrices](
-                           const planner::RankSetup& setup, const plan::Plan& plan,
-                           int batch) -> Result<planner::RankMemory> {
+  question.memory_of =
+      [spec, work, step_tokens = setting.step_tokens, whole = question.constraints.whole_matrices,
+       rank_memory = setting.rank_memory](const planner::RankSetup& setup, const plan::Plan& plan,
+                                          int batch) -> Result<planner::RankMemory> {
     for (const strategy::Layout& layout : {plan.layout, plan.decode.value_or(plan.layout)}) {
       const Status fits =
           whole ? weights::CheckWholeMatrices(weights::ShareOf(layout, /*rank=*/0)) : Status();
@@ -120,15 +131,17 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
       if (!memory) return memory.error();
       return RankMemoryOf(*memory);
     }
+    const bool are_unlike = std::ssize(rank_memory) == plan.layout.num_ranks();
     planner::RankMemory most;
-    for (const int rank : LargestRanks(plan.layout)) {
+    for (const int rank : are_unlike ? AllRanks(plan.layout) : LargestRanks(plan.layout)) {
       memory::Ledger unlimited;
       const Result<MemoryPlan> memory =
           PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup.weights),
                            std::max(1, setup.num_threads), unlimited);
       if (!memory) return memory.error();
-      const planner::RankMemory of_rank = RankMemoryOf(*memory);
-      if (of_rank.total() > most.total()) most = of_rank;
+      planner::RankMemory of_rank = RankMemoryOf(*memory);
+      if (are_unlike) of_rank.limit_bytes = rank_memory[static_cast<size_t>(rank)];
+      if (TakesMore(of_rank, most)) most = of_rank;
     }
     return most;
   };
@@ -164,6 +177,10 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     };
   }
   question.memory_per_rank = [setting](int num_ranks) {
+    const std::vector<uint64_t>& each = setting.rank_memory;
+    // Of fewer ranks than there are the first ones work (engine/fewer_ranks.h).
+    const auto first = std::span(each).first(std::min(each.size(), static_cast<size_t>(num_ranks)));
+    if (!first.empty()) return *std::ranges::min_element(first);
     return setting.memory_per_rank.value_or(setting.memory_of_host /
                                             static_cast<uint64_t>(num_ranks));
   };

@@ -14,11 +14,14 @@ namespace convene::engine {
 struct PlanSetting {
   std::optional<uint64_t> memory_per_rank = {};  // unset: an equal part of `memory_of_host`
   uint64_t memory_of_host = 0;                   // of all ranks together
+  // Of each of all ranks, where they differ; it is then what ranks have.
+  std::vector<uint64_t> rank_memory = {};
   int step_tokens = 512;
   bool spills_kv = false;  // whether keys and values of a batch may lie on a disk
 };
 
-// Sets memory_of, experts_that_fit, spilled_that_fit, memory_per_rank, bytes_of and step_tokens, by
+// Sets memory_of, experts_that_fit, spilled_that_fit, memory_per_rank, rank_memory, bytes_of and
+// step_tokens, by
 // the constraints as they are then. The question's spec and workload outlive what is set.
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question);
 

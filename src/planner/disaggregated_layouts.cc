@@ -44,26 +44,32 @@ std::vector<double> Together(const std::vector<double>& factors, double alike) {
   return together;
 }
 
-int64_t NumDivisions(const std::vector<double>& factors) {
-  std::map<double, int64_t> counts;
-  for (const double factor : factors) ++counts[factor];
+int64_t NumDivisions(const std::vector<RankTraits>& ranks) {
+  std::map<std::pair<double, double>, int64_t> counts;
+  for (const RankTraits& rank : ranks) ++counts[{rank.machine.memory, rank.machine.compute}];
   int64_t divisions = 1;
-  for (const auto& [factor, count] : counts) {
+  for (const auto& [machine, count] : counts) {
     divisions = std::min<int64_t>(divisions * (count + 1), kMostDivisions + 1);
   }
   return divisions;
 }
 
-std::vector<RankTraits> TraitsOf(const std::vector<double>& rank_factors) {
-  std::vector<double> factors = rank_factors;
-  for (double alike = kAlike;
-       NumDivisions(factors = Together(rank_factors, alike)) > kMostDivisions; alike *= 2) {
+std::vector<RankTraits> TraitsOf(const std::vector<cost::MachineState>& states) {
+  std::vector<double> memory;
+  std::vector<double> compute;
+  for (const cost::MachineState& state : states) {
+    memory.push_back(state.memory);
+    compute.push_back(state.compute);
   }
-  std::vector<RankTraits> ranks;
-  for (const double factor : factors) {
-    ranks.push_back({.machine = {.memory = factor, .compute = factor}});
+  for (double alike = kAlike;; alike *= 2) {
+    const std::vector<double> memories = Together(memory, alike);
+    const std::vector<double> cores = Together(compute, alike);
+    std::vector<RankTraits> ranks;
+    for (size_t rank = 0; rank < states.size(); ++rank) {
+      ranks.push_back({.machine = {.memory = memories[rank], .compute = cores[rank]}});
+    }
+    if (NumDivisions(ranks) <= kMostDivisions) return ranks;
   }
-  return ranks;
 }
 
 // Of the experts by the rates of those who have them; none: they are alike.
@@ -92,9 +98,9 @@ class SolvedRoles {
  public:
   SolvedRoles(const PlanQuestion& question, const RankSetup& setup)
       : question_(question), setup_(setup) {
-    const std::vector<double> factors = question.source.RankFactorsOf(setup);
-    if (std::ssize(factors) != setup.num_ranks || factors.empty()) return;
-    ranks_ = TraitsOf(factors);
+    const std::vector<cost::MachineState> states = question.source.RankStatesOf(setup);
+    if (std::ssize(states) != setup.num_ranks || states.empty()) return;
+    ranks_ = TraitsOf(states);
     // As many groups as there can be attention ranks, so that each division has enough to do.
     const strategy::Roles roles =
         Layout{.attention_dp = setup.num_ranks - 1, .disaggregates = true};
@@ -142,11 +148,14 @@ class SolvedRoles {
   std::map<std::vector<int>, double> seconds_;  // of a batch, by attention ranks
 };
 
-void AddDivisions(Layout layout, const std::vector<double>& factors, int num_experts,
-                  std::vector<Layout>& layouts) {
+void AddDivisions(Layout layout, const std::vector<std::vector<double>>& all_factors,
+                  int num_experts, std::vector<Layout>& layouts) {
   layouts.push_back(layout);
-  layout.expert_weights = WeightsOf(layout, factors, num_experts);
-  if (!layout.expert_weights.empty()) layouts.push_back(layout);
+  for (const std::vector<double>& factors : all_factors) {
+    layout.expert_weights = WeightsOf(layout, factors, num_experts);
+    const bool is_new = std::ranges::find(layouts, layout) == layouts.end();
+    if (!layout.expert_weights.empty() && is_new) layouts.push_back(layout);
+  }
   if (layout.attention_dp == 1) return;
   layout.expert_weights.clear();
   std::swap(layout.attention_tp, layout.attention_dp);
@@ -174,7 +183,14 @@ TypicalSteps TypicalStepsOf(const PlanQuestion& question, const strategy::Roles&
 std::vector<Layout> DisaggregatedLayouts(const PlanQuestion& question, const RankSetup& setup) {
   if (const auto& wanted = question.constraints.layout) return {*wanted};
   const int num_experts = FewestExperts(question.spec);
-  const std::vector<double> factors = question.source.RankFactorsOf(setup);
+  std::vector<std::vector<double>> factors = RankFactors(question.source, setup);
+  if (std::ssize(question.rank_memory) == setup.num_ranks) {
+    // Ranks with experts have little else.
+    std::vector<double>& of_memory = factors.emplace_back();
+    for (const uint64_t bytes : question.rank_memory) {
+      of_memory.push_back(1 / std::max(1.0, static_cast<double>(bytes)));
+    }
+  }
   const SolvedRoles solved(question, setup);
   std::vector<Layout> layouts;
   for (const int attention : NumbersOfAttentionRanks(setup.num_ranks)) {

@@ -177,7 +177,7 @@ void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& p
     const auto memory =
         search.question().memory_of(tried.setup, tried.plan, search.question().workload.batch);
     const bool fits =
-        memory && memory->total() <= search.question().memory_per_rank(base.setup.num_ranks);
+        memory && memory->fits(search.question().memory_per_rank(base.setup.num_ranks));
     Result<Solved> solved = fits ? solver.Solve(layout) : Result<Solved>(Error{""});
     if (solved) {
       all.push_back(*std::move(solved));

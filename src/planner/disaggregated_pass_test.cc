@@ -16,9 +16,11 @@ namespace {
 using testing::HasSubstr;
 
 struct AskedOfPass {
-  explicit AskedOfPass(int num_ranks, double link = 1e9, std::vector<double> rank_factors = {}) {
+  explicit AskedOfPass(int num_ranks, double link = 1e9, const std::vector<double>& rank_factors = {}) {
     cost::StepCosts costs = InventedCosts(num_ranks, link);
-    costs.rank_factors = std::move(rank_factors);
+    for (const double factor : rank_factors) {
+      costs.rank_states.push_back({.memory = factor, .compute = factor});
+    }
     profile.steps = {costs};
     question.num_ranks = num_ranks;
     question.constraints.num_ranks = num_ranks;
@@ -122,6 +124,26 @@ TEST(DisaggregatedPass, ALayoutThatWasAskedForIsTheOnlyOne) {
   EXPECT_EQ(fixed.front().plan.pipeline.micro_batches, 2);
   EXPECT_EQ(fixed.front().plan.pipeline.chunks, 3);
   EXPECT_TRUE(fixed.front().plan.lines.empty());
+}
+
+// With one sequence all that counts is what is read: the rank with the fast memory is not the one
+// with the fast cores, and gets more of the experts.
+TEST(DisaggregatedPass, SharesFollowMemoryWhereItIsWhatTasksWaitFor) {
+  AskedOfPass asked(3, 1e10);
+  asked.profile.steps.front().rank_states = {
+      {}, {.memory = 1, .compute = 4}, {.memory = 3, .compute = 1}};
+  asked.workload = {.requests = {{1, 64}}, .batch = 1};
+  const std::vector<Candidate> all = Disaggregated(Search(asked));
+  const auto with = [&](const std::vector<int>& weights) {
+    const auto found = std::ranges::find_if(all, [&](const Candidate& one) {
+      return one.is_ranked() && one.plan.layout.attention_ranks.empty() &&
+             one.plan.layout.expert_weights == weights;
+    });
+    EXPECT_NE(found, all.end()) << weights.size() << " weights";
+    return found == all.end() ? 0 : found->figures->score;
+  };
+  // By memory 3 : 1; by cores 1 : 4, in sixteenths.
+  EXPECT_LT(with({3, 1}), with({3, 13}));
 }
 
 TEST(DisaggregatedPass, SlowRanksGetFewerExperts) {

@@ -21,8 +21,7 @@ struct RankTraits {
   double memory_bytes = 0;          // 0: enough for whatever role
 
   bool operator==(const RankTraits& other) const {
-    return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
-           memory_bytes == other.memory_bytes;
+    return machine == other.machine && memory_bytes == other.memory_bytes;
   }
 };
 

@@ -333,7 +333,7 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
       const auto memory =
           question.memory_of(candidate.setup, candidate.plan, static_cast<int>(batch));
       double score = -1;
-      if (memory && memory->total() <= candidate.memory_limit) {
+      if (memory && memory->fits(candidate.memory_limit)) {
         const auto figures =
             search.FiguresOf(candidate.setup, candidate.plan, batches.at(batch).workload);
         if (figures) score = figures->score;

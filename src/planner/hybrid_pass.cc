@@ -355,7 +355,7 @@ class HybridPass {
         is_stream() ? EpochStepsOfStream(seconds, step, steps) : EpochStepsAtOnce(steps);
     const Result<RankMemory> memory =
         search_.question().memory_of(setup_, way.plan, workload_.batch);
-    if (!memory || memory->total() > memory_limit_) {
+    if (!memory || !memory->fits(memory_limit_)) {
       way.memory = PairOf(triple.attention, triple.prefill)->memory;
       way.rejected =
           !memory

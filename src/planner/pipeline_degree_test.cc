@@ -159,7 +159,7 @@ TEST(PricePipeline, HasEachRanksOwnFactorAndShare) {
   cost::StepCosts costs = MakeCosts(2, made);
   PipelineQuestion question = QuestionOf(spec, costs, 100);
   const double alike = PricePipeline(question, {}, 100).seconds();
-  costs.rank_factors = {1, 2};
+  costs.rank_states = {{}, {.memory = 2, .compute = 2}};
   EXPECT_NEAR(PricePipeline(question, {}, 100).seconds(), 2 * alike, 1e-3 * alike);
   // The slower one has a third of the experts.
   question.roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2, .expert_weights = {2, 1}};

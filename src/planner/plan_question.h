@@ -34,8 +34,13 @@ struct RankMemory {
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;       // for all sequences of the workload at their full length
   uint64_t working_bytes = 0;  // of steps and exchanges, and the program
+  // What that rank has, where ranks differ (PlanQuestion::rank_memory); 0: as much as all.
+  uint64_t limit_bytes = 0;
 
   uint64_t total() const { return weights_bytes + kv_bytes + working_bytes; }
+  // Of a rank that has `common` bytes unless it differs from others.
+  uint64_t limit(uint64_t common) const { return limit_bytes > 0 ? limit_bytes : common; }
+  bool fits(uint64_t common) const { return total() <= limit(common); }
 };
 
 // What somebody has decided already. Unset: the search's to decide.
@@ -77,8 +82,9 @@ struct PlanQuestion {
   Constraints constraints = {};
   std::optional<plan::Plan> present = {};  // that is run now: it wins where a gain is not certain
 
-  // Asked of what lies above this folder. The most that a rank takes; errors: the model cannot be
-  // divided so.
+  // Asked of what lies above this folder. The most that a rank takes, or where ranks have unlike
+  // memories the one for which it is the most of what it has; errors: the model cannot be divided
+  // so.
   std::function<Result<RankMemory>(const RankSetup&, const plan::Plan&, int batch)> memory_of = {};
   // Of ranks whose experts may lie on a disk (plan::CanPage): of how many of its own of all layers
   // each has room beside the rest in so much memory (plan::Plan::experts_in_memory). Errors: not
@@ -93,7 +99,12 @@ struct PlanQuestion {
   std::function<Result<plan::Plan>(const RankSetup&, const plan::Plan&, int batch,
                                    uint64_t memory_bytes, double kv_share)>
       spilled_that_fit = {};
-  std::function<uint64_t(int num_ranks)> memory_per_rank = {};  // that each of so many has
+  // That each of so many has; of ranks with unlike memories the one of the first so many with the
+  // least.
+  std::function<uint64_t(int num_ranks)> memory_per_rank = {};
+  // Of all ranks that there are, where their memories differ; empty: they do not, or nothing is
+  // known.
+  std::vector<uint64_t> rank_memory = {};
   std::function<strategy::ElementBytes(const std::string& weights, plan::Wire)> bytes_of = {};
   std::function<double()> clock = {};  // seconds, for the time of the search itself
 

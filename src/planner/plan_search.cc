@@ -216,6 +216,9 @@ void PlanSearch::Price(Candidate& candidate) {
     const auto memory = question_.memory_of(candidate.setup, candidate.plan, figures->batch);
     if (!memory) return Reject(candidate, memory.error().message);
     candidate.memory = *memory;
+    if (candidate.memory_limit > 0) {
+      candidate.memory_limit = memory->limit(candidate.memory_limit);
+    }
     if (candidate.memory_limit > 0 && memory->total() > candidate.memory_limit) {
       return Reject(candidate,
                     fmt::format("{} that run together need {} per rank, of {}",
@@ -234,7 +237,7 @@ bool PlanSearch::CheckMemory(Candidate& candidate) {
     return false;
   }
   candidate.memory = *memory;
-  candidate.memory_limit = question_.memory_per_rank(candidate.setup.num_ranks);
+  candidate.memory_limit = memory->limit(question_.memory_per_rank(candidate.setup.num_ranks));
   if (memory->total() <= candidate.memory_limit) return true;
   Reject(candidate,
          fmt::format("a rank needs {} (weights {}, KV cache {}, working memory {}), and has {}",

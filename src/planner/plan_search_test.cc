@@ -174,7 +174,7 @@ TEST(PlanSearch, DividesLayersWhereLinksAreSlowAndThereAreManySequences) {
 // A rank of half the rate has half the layers.
 TEST(PlanSearch, UnlikeRanksHaveAsManyLayersAsTheyAreFast) {
   Asked asked(2e7, {2});
-  asked.profile.steps.front().rank_factors = {1, 2};
+  asked.profile.steps.front().rank_states = {{}, {.memory = 2, .compute = 2}};
   asked.workload.batch = 32;
   asked.question.constraints.num_ranks = 2;
   const PlanAnswer answer = Search(asked);

@@ -208,7 +208,7 @@ bool Fits(const PlanQuestion& question, const std::string& format) {
       const auto memory =
           question.memory_of({ranks, question.constraints.num_threads.value_or(1), format}, plan,
                              question.workload.batch);
-      if (memory && memory->total() <= question.memory_per_rank(ranks)) return true;
+      if (memory && memory->fits(question.memory_per_rank(ranks))) return true;
     }
   }
   return false;

@@ -27,7 +27,7 @@ TEST(SharesByRate, AreTheInverseOfWhatRanksTake) {
 struct Unlike {
   explicit Unlike(double factor) {
     cost::StepCosts costs = InventedCosts(2, 1e10);
-    if (factor != 1) costs.rank_factors = {1, factor};
+    if (factor != 1) costs.rank_states = {{}, {.memory = factor, .compute = factor}};
     profile.steps = {costs};
     question.num_ranks = 2;
     question.allowed.layout = true;
@@ -67,6 +67,46 @@ TEST(SharePass, ASlowRankGetsFewerExpertsAndTheStepIsFaster) {
   });
   ASSERT_TRUE(alike != answer.candidates.end());
   EXPECT_LT(chosen.figures->score, alike->figures->score);
+}
+
+// The smaller rank has room for 5 of 16 experts, the other one for 14.
+TEST(SharePass, ExpertsGoWhereThereIsMemoryForThem) {
+  Unlike unlike(1);
+  constexpr uint64_t kRest = 10'000'000;
+  constexpr uint64_t kExpert = uint64_t{8} * 3 * 512 * 1024 * 2;
+  unlike.question.rank_memory = {kRest + 5 * kExpert + 1000, kRest + 14 * kExpert + 1000};
+  const auto& limits = unlike.question.rank_memory;
+  unlike.question.memory_per_rank = [&](int) { return limits.front(); };
+  unlike.question.constraints.num_ranks = 2;
+  unlike.question.memory_of = [&](const RankSetup&, const plan::Plan& plan,
+                                  int) -> Result<RankMemory> {
+    const strategy::Roles roles = plan.layout;
+    RankMemory tightest;
+    double most = 0;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto experts = static_cast<uint64_t>(roles.ExpertsOf(rank, 16).size);
+      const RankMemory memory{
+          .weights_bytes = kRest + experts * kExpert / plan.layout.expert_tp / plan.layout.stages,
+          .limit_bytes = limits[static_cast<size_t>(rank)]};
+      const double share =
+          static_cast<double>(memory.total()) / static_cast<double>(memory.limit_bytes);
+      if (share < most) continue;
+      most = share;
+      tightest = memory;
+    }
+    return tightest;
+  };
+  unlike.question.passes_off.emplace_back("hybrid");
+  const PlanAnswer answer = Search(unlike);
+  const Candidate& chosen = ChosenOf(answer);
+  ASSERT_EQ(chosen.plan.layout.expert_weights.size(), 2u) << Describe(chosen);
+  EXPECT_LE(chosen.memory.total(), chosen.memory_limit);
+  for (const Candidate& one : answer.candidates) {
+    const bool is_like = one.plan.layout.expert_ep == 2 && one.plan.layout.expert_weights.empty();
+    if (is_like) {
+      EXPECT_EQ(one.rejected_by, "memory") << Describe(one);
+    }
+  }
 }
 
 TEST(SharePass, LeavesRanksAloneThatAreAlike) {

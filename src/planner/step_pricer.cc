@@ -138,7 +138,7 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
   }
   cost::StepCosts changed = *costs;
   SlowLink(conditions.link, changed.exchange);
-  if (conditions.alike_ranks) changed.rank_factors.clear();
+  if (conditions.alike_ranks) changed.rank_states.clear();
   return std::unique_ptr<StepPricer>(std::make_unique<OwningPricer>(
       std::move(changed), conditions.machine, kGiga * profile_.machine.disk_gbps / conditions.disk,
       GreedySamplingOf(profile_)));
@@ -155,10 +155,10 @@ MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
           .disk_bytes_per_second = kGiga * profile_.machine.disk_gbps};
 }
 
-std::vector<double> MeasuredSource::RankFactorsOf(const RankSetup& setup) const {
+std::vector<cost::MachineState> MeasuredSource::RankStatesOf(const RankSetup& setup) const {
   const cost::StepCosts* costs =
       profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
-  return costs == nullptr ? std::vector<double>() : costs->rank_factors;
+  return costs == nullptr ? std::vector<cost::MachineState>() : costs->rank_states;
 }
 
 std::string HowToMeasure(int num_ranks, std::string_view weights) {

@@ -28,7 +28,7 @@ struct Conditions {
   cost::MachineState machine = {};  // memory and cores
   double link = 1;                  // the time that bytes take, not what an exchange takes at least
   double disk = 1;
-  bool alike_ranks = false;  // whatever is known of each (PricerSource::RankFactorsOf)
+  bool alike_ranks = false;  // whatever is known of each (PricerSource::RankStatesOf)
 
   bool operator==(const Conditions& other) const {
     return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
@@ -98,8 +98,10 @@ class PricerSource {
                                  std::string_view weights) const;
   // What the prices stand on. Precondition: something is known of the setup.
   virtual MachineFigures FiguresOf(const RankSetup& setup) const = 0;
-  // By rank, how much longer than the prices say its tasks take; none: ranks are alike.
-  virtual std::vector<double> RankFactorsOf(const RankSetup& /*setup*/) const { return {}; }
+  // By rank, how slow its memory and its cores are beside the prices; none: ranks are alike.
+  virtual std::vector<cost::MachineState> RankStatesOf(const RankSetup& /*setup*/) const {
+    return {};
+  }
 };
 
 // By costs of steps that were measured (cost/step_costs.h). Keeps the reference.
@@ -131,7 +133,7 @@ class MeasuredSource : public PricerSource {
   Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
                                                const Conditions& conditions) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;
-  std::vector<double> RankFactorsOf(const RankSetup& setup) const override;
+  std::vector<cost::MachineState> RankStatesOf(const RankSetup& setup) const override;
 
  private:
   const cost::MachineProfile& profile_;

@@ -28,7 +28,7 @@ bool KeepsUp(PlanSearch& search, const Candidate& candidate, double rate) {
   const auto figures = search.FiguresOf(candidate.setup, candidate.plan, workload);
   if (!figures) return false;
   const auto memory = search.question().memory_of(candidate.setup, candidate.plan, figures->batch);
-  return memory && memory->total() <= candidate.memory_limit;
+  return memory && memory->fits(candidate.memory_limit);
 }
 
 }  // namespace

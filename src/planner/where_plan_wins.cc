@@ -44,14 +44,14 @@ PointScore PlanAtPoints::ScoreOf(const Point& point) const {
         question.workload.mean_prompt_tokens() + question.workload.mean_gen_tokens();
     const auto batch = static_cast<int>(std::min(1e6, std::ceil(tokens / each)));
     const auto memory = question.memory_of(plan_.setup, plan_.plan, batch);
-    if (!memory || memory->total() > plan_.memory_limit) return {.fits = false};
+    if (!memory || !memory->fits(plan_.memory_limit)) return {.fits = false};
   }
   const auto figures = search_.FiguresOf(plan_.setup, plan_.plan, point.workload, point.conditions);
   if (!figures) return {};
   if (point.workload.arrival_rate > question.workload.arrival_rate) {
     // More arrive, and so more run together.
     const auto memory = question.memory_of(plan_.setup, plan_.plan, figures->batch);
-    if (!memory || memory->total() > plan_.memory_limit) return {.fits = false};
+    if (!memory || !memory->fits(plan_.memory_limit)) return {.fits = false};
   }
   return {.seconds = figures->score};
 }
