@@ -14,11 +14,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int kBlock = device::kKvBlockTokens;
+constexpr int kTokensOfBlock = device::kKvBlockTokens;
 
 // `num_blocks` blocks' worth of tokens, different for each `first`.
 std::vector<int32_t> Tokens(int num_blocks, int32_t first = 0) {
-  std::vector<int32_t> tokens(static_cast<size_t>(num_blocks) * kBlock);
+  std::vector<int32_t> tokens(static_cast<size_t>(num_blocks) * kTokensOfBlock);
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
 }
@@ -26,9 +26,9 @@ std::vector<int32_t> Tokens(int num_blocks, int32_t first = 0) {
 // Allocates and publishes blocks for `tokens` as a sequence does that shares nothing.
 std::vector<int32_t> Fill(BlockManager& manager, std::span<const int32_t> tokens) {
   std::vector<int32_t> blocks;
-  for (; tokens.size() >= kBlock; tokens = tokens.subspan(kBlock)) {
+  for (; tokens.size() >= kTokensOfBlock; tokens = tokens.subspan(kTokensOfBlock)) {
     blocks.push_back(*manager.Allocate());
-    manager.Publish(blocks, blocks.size() - 1, tokens.first(kBlock));
+    manager.Publish(blocks, blocks.size() - 1, tokens.first(kTokensOfBlock));
   }
   return blocks;
 }
@@ -55,9 +55,9 @@ TEST(BlockManager, FindsPublishedBlocksOfTheSamePrefix) {
   EXPECT_EQ(manager.TakePrefix(tokens), blocks);
   EXPECT_EQ(manager.num_available(), 5);
   // A whole block must agree: one token less, or another one, and it is not taken.
-  EXPECT_EQ(manager.TakePrefix(std::span(tokens).first(2 * kBlock + 63)).size(), 2u);
+  EXPECT_EQ(manager.TakePrefix(std::span(tokens).first(2 * kTokensOfBlock + 63)).size(), 2u);
   std::vector<int32_t> changed = tokens;
-  changed[kBlock + 5] = -1;
+  changed[kTokensOfBlock + 5] = -1;
   EXPECT_THAT(manager.TakePrefix(changed), ElementsAre(blocks[0]));
   changed[0] = -1;
   EXPECT_THAT(manager.TakePrefix(changed), IsEmpty());
@@ -102,7 +102,7 @@ TEST(BlockManager, PrefersUnpublishedBlocks) {
 TEST(BlockManager, SequencesThatComputedTheSameTogetherShareWhatFollows) {
   BlockManager manager(8);
   const std::vector<int32_t> tokens = Tokens(2);
-  const std::vector<int32_t> named = Fill(manager, std::span(tokens).first(kBlock));
+  const std::vector<int32_t> named = Fill(manager, std::span(tokens).first(kTokensOfBlock));
   // The other one computed the first block too, then a second one that continues it.
   std::vector<int32_t> twin = Fill(manager, tokens);
   EXPECT_NE(twin[0], named[0]);
@@ -116,7 +116,7 @@ TEST(BlockManager, SequencesThatComputedTheSameTogetherShareWhatFollows) {
 TEST(BlockManager, EvictedContentsAreNotFoundThroughTheirSuccessors) {
   BlockManager manager(3);
   const std::vector<int32_t> tokens = Tokens(2);
-  const std::vector<int32_t> named = Fill(manager, std::span(tokens).first(kBlock));
+  const std::vector<int32_t> named = Fill(manager, std::span(tokens).first(kTokensOfBlock));
   const std::vector<int32_t> twin = Fill(manager, tokens);
   manager.Release(named);
   EXPECT_EQ(manager.Allocate(), named[0]);  // evicts what twin[1] continues by name
@@ -146,26 +146,27 @@ TEST(BlockManager, NeverGivesWrongContentsNorLosesBlocks) {
     }
     Held held;
     for (unsigned i = 0, count = 1 + random() % 4; i < count; ++i) {
-      held.tokens.insert(held.tokens.end(), kBlock, static_cast<int32_t>(random() % 3));
+      held.tokens.insert(held.tokens.end(), kTokensOfBlock, static_cast<int32_t>(random() % 3));
     }
     held.blocks = manager.TakePrefix(held.tokens);
     num_reused += static_cast<int>(held.blocks.size());
     for (size_t i = 0; i < held.blocks.size(); ++i) {
-      const auto end = held.tokens.begin() + static_cast<std::ptrdiff_t>((i + 1) * kBlock);
+      const auto end = held.tokens.begin() + static_cast<std::ptrdiff_t>((i + 1) * kTokensOfBlock);
       ASSERT_EQ(contents[held.blocks[i]], std::vector<int32_t>(held.tokens.begin(), end));
     }
-    while (held.blocks.size() * kBlock < held.tokens.size()) {
+    while (held.blocks.size() * kTokensOfBlock < held.tokens.size()) {
       const auto block = manager.Allocate();
       if (!block) break;
       for (const Held& other : sequences) {
         ASSERT_EQ(std::count(other.blocks.begin(), other.blocks.end(), *block), 0);
       }
       held.blocks.push_back(*block);
-      const size_t begin = (held.blocks.size() - 1) * kBlock;
-      contents[*block].assign(held.tokens.begin(),
-                              held.tokens.begin() + static_cast<std::ptrdiff_t>(begin + kBlock));
+      const size_t begin = (held.blocks.size() - 1) * kTokensOfBlock;
+      contents[*block].assign(
+          held.tokens.begin(),
+          held.tokens.begin() + static_cast<std::ptrdiff_t>(begin + kTokensOfBlock));
       manager.Publish(held.blocks, held.blocks.size() - 1,
-                      std::span(held.tokens).subspan(begin, kBlock));
+                      std::span(held.tokens).subspan(begin, kTokensOfBlock));
     }
     sequences.push_back(std::move(held));
   }

@@ -16,7 +16,8 @@ namespace {
 using testing::HasSubstr;
 
 struct AskedOfPass {
-  explicit AskedOfPass(int num_ranks, double link = 1e9, const std::vector<double>& rank_factors = {}) {
+  explicit AskedOfPass(int num_ranks, double link = 1e9,
+                       const std::vector<double>& rank_factors = {}) {
     cost::StepCosts costs = InventedCosts(num_ranks, link);
     for (const double factor : rank_factors) {
       costs.rank_states.push_back({.memory = factor, .compute = factor});

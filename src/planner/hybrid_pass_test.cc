@@ -20,8 +20,8 @@ constexpr uint64_t kWeights = 1 << 20;  // of a rank in one division
 // Two ranks. Prompts are long and wait for exchanges, of which whole experts need fewer than
 // slices; nearly all tokens go to the first experts, whose weights generated tokens wait for, so
 // that slices of all experts are read faster than one rank's whole ones.
-struct Asked {
-  Asked() : spec(InventedSpec(8, /*num_experts=*/16)) {
+struct AskedOfHybrid {
+  AskedOfHybrid() : spec(InventedSpec(8, /*num_experts=*/16)) {
     for (model::LayerSpec& layer : spec.layers) {
       layer.moe->top_k = 1;
     }
@@ -52,7 +52,7 @@ struct Asked {
 };
 
 TEST(HybridPass, WinsWherePhasesAreBestInTwoDivisions) {
-  Asked asked;
+  AskedOfHybrid asked;
   const PlanAnswer answer = Search(asked);
   const Candidate& chosen = ChosenOf(answer);
   ASSERT_TRUE(chosen.plan.changes_layout()) << Describe(chosen);
@@ -85,7 +85,7 @@ TEST(HybridPass, WinsWherePhasesAreBestInTwoDivisions) {
 }
 
 TEST(HybridPass, HowLongTheSolverTookChangesNoChoice) {
-  Asked asked;
+  AskedOfHybrid asked;
   const PlanAnswer fast = Search(asked);
   asked.question.clock = [&asked] { return asked.seconds += 1e6; };
   const PlanAnswer slow = Search(asked);
@@ -98,7 +98,7 @@ TEST(HybridPass, HowLongTheSolverTookChangesNoChoice) {
 }
 
 TEST(HybridPass, LosesWhereMovingCostsMoreThanItGains) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.workload.requests = {{16384, 8}};
   const PlanAnswer answer = Search(asked);
   EXPECT_FALSE(ChosenOf(answer).plan.decode) << Describe(ChosenOf(answer));
@@ -113,7 +113,7 @@ TEST(HybridPass, LosesWhereMovingCostsMoreThanItGains) {
 }
 
 TEST(HybridPass, BothDivisionsStayInMemoryWhereTheyFit) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.memory = 2 * kWeights;
   const PlanAnswer answer = Search(asked);
   const Candidate& chosen = ChosenOf(answer);
@@ -135,7 +135,7 @@ TEST(HybridPass, BothDivisionsStayInMemoryWhereTheyFit) {
 
 // Moving between ranks costs more than what a rank makes of its own backup.
 TEST(HybridPass, ExpertsComeFromABackupWhereThatIsAllowedAndTakesLess) {
-  Asked asked;
+  AskedOfHybrid asked;
   const auto memory_of = asked.question.memory_of;
   uint64_t backup = kWeights / 4;
   asked.question.memory_of = [&](const RankSetup& setup, const plan::Plan& plan, int batch) {
@@ -180,8 +180,8 @@ TEST(HybridPass, ExpertsComeFromABackupWhereThatIsAllowedAndTakesLess) {
 }
 
 TEST(HybridPass, BackupsAreOfFloats) {
-  EXPECT_FALSE(CanLoad(Asked().question, {2, 1, "bf16"}));
-  Asked asked;
+  EXPECT_FALSE(CanLoad(AskedOfHybrid().question, {2, 1, "bf16"}));
+  AskedOfHybrid asked;
   asked.question.allowed.transition = true;
   EXPECT_TRUE(CanLoad(asked.question, {2, 1, "bf16"}));
   EXPECT_TRUE(CanLoad(asked.question, {2, 1, "f32"}));
@@ -190,7 +190,7 @@ TEST(HybridPass, BackupsAreOfFloats) {
 }
 
 TEST(HybridPass, OnlyWithSlicesAllowed) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.question.allowed.layout = false;
   const PlanAnswer answer = Search(asked);
   EXPECT_FALSE(ChosenOf(answer).plan.decode);
@@ -202,7 +202,7 @@ TEST(HybridPass, OnlyWithSlicesAllowed) {
 }
 
 TEST(HybridPass, AMixedStreamHasEpochs) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.spec.max_positions = 1 << 22;
   asked.workload.requests = {{1 << 18, 1 << 19}};
   for (auto& task : asked.profile.steps[0].tasks) task->per_score.value = {1e-14, 1e-14};
@@ -226,7 +226,7 @@ TEST(HybridPass, AMixedStreamHasEpochs) {
 }
 
 TEST(HybridPass, ADivisionOfDecodeThatWasAskedForHasEpochsToo) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.spec.max_positions = 1 << 22;
   asked.question.constraints.decode_experts = "tp2";
   const auto steps_of_moves = [&] {
@@ -248,7 +248,7 @@ TEST(HybridPass, ADivisionOfDecodeThatWasAskedForHasEpochsToo) {
 }
 
 TEST(HybridPass, GroupsOfLimitedRoutingAreNotSplit) {
-  Asked asked;
+  AskedOfHybrid asked;
   asked.workload.routing = {};
   for (model::LayerSpec& layer : asked.spec.layers) {
     layer.moe->num_expert_groups = 1;
