@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/choose_kernels.h"
+#include "kernels/kernels_test.h"
 #include "kernels/reference/kernels.h"
 
 namespace convene::kernels {
@@ -47,11 +48,6 @@ std::vector<float> Random(size_t size, int seed) {
   std::vector<float> values(size);
   for (float& value : values) value = normal(random);
   return values;
-}
-
-std::byte* Align(std::vector<std::byte>& storage) {
-  const auto address = reinterpret_cast<uintptr_t>(storage.data());
-  return storage.data() + (64 - address % 64) % 64;
 }
 
 class VariantRun {
