@@ -58,7 +58,7 @@ TEST_F(PlanTest, RanksMayHaveUnlikeMemories) {
   const auto json = nlohmann::json::parse(outcome.out);
   // Ranks that divide the model are not among what is left.
   for (const auto& one : json["alternatives"]) EXPECT_EQ(one["ranks"], 1) << one["name"];
-  EXPECT_EQ(json["memory_per_rank"]["limit_bytes"], 1 << 30);
+  EXPECT_EQ(json["predicted"]["memory_per_rank"]["limit_bytes"], 1 << 30);
 }
 
 TEST_F(PlanTest, FiguresForProgramsAreWhole) {

@@ -103,6 +103,8 @@ namespace {
 
 Result<MemoryOfRanks> ParseGibibytes(std::string_view text) {
   MemoryOfRanks bytes;
+  if (text.empty())
+    return Error{"it is empty; give a number of GiB, or one for each rank, as 16,8"};
   for (const auto part : std::views::split(text, ',')) {
     const std::string number(part.begin(), part.end());
     double gibibytes = 0;

@@ -263,17 +263,17 @@ class RankFit {
                       .of_cores = of_cores,
                       .sensitivity = cost.sensitivity});
     measured_ += sample.seconds;
-    of_memory_ += all - of_cores;
-    of_cores_ += of_cores;
+    all_ += all;
+    shares_of_cores_ += of_cores / all;
   }
 
   // The least squares of errors, each beside what its task costs. One factor for both where next to
-  // nothing says what one of them is.
+  // no task says what one of them is.
   MachineState State() const {
-    const double all = of_memory_ + of_cores_;
-    if (!(all > 0)) return {};
-    if (of_memory_ < kLeastPart * all || of_cores_ < kLeastPart * all) {
-      return {.memory = measured_ / all, .compute = measured_ / all};
+    if (!(all_ > 0)) return {};
+    const auto num_tasks = static_cast<double>(tasks_.size());
+    if (std::min(shares_of_cores_, num_tasks - shares_of_cores_) < kLeastPart * num_tasks) {
+      return {.memory = measured_ / all_, .compute = measured_ / all_};
     }
     // Convex in either, and so found from both sides.
     double low = std::log(1 / kMostFactor);
@@ -326,8 +326,8 @@ class RankFit {
 
   std::vector<Task> tasks_;
   double measured_ = 0;
-  double of_memory_ = 0;
-  double of_cores_ = 0;
+  double all_ = 0;              // that they cost on all ranks
+  double shares_of_cores_ = 0;  // of each task, in all
 };
 
 // None where ranks are alike.

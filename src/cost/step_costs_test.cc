@@ -129,7 +129,7 @@ TEST(StepCosts, FindHowSlowMemoryAndCoresOfEachRankAre) {
         timeline.tasks.push_back({0, slow * std::max(bytes / 1e10, flops / 1e11)});
       }
       steps.push_back({.schedule = &schedules[i],
-                       .sizes = NoSizes,
+                       .sizes = NothingSized,
                        .timelines = {timeline},
                        .states = {{}},
                        .fold = static_cast<int>(i)});
@@ -149,7 +149,7 @@ TEST(StepCosts, FindHowSlowMemoryAndCoresOfEachRankAre) {
 }
 
 TEST(StepCosts, OfUnlikeRanksAreWrittenAndRead) {
-  StepCosts costs = Costs();
+  StepCosts costs = CostsOfTasks();
   costs.rank_states = {{.memory = 1, .compute = 1.5}, {.memory = 2, .compute = 0.75}};
   nlohmann::json json = ToJson(costs);
   const auto read = StepCostsFromJson(json);

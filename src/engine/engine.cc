@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "engine/check_tokens.h"
 #include "engine/encode_inputs.h"
+#include "engine/request_batches.h"
 
 namespace convene::engine {
 namespace {
@@ -157,6 +158,7 @@ std::vector<Update> Engine::Step() {
     scheduled = scheduler_.Schedule();
   }
   if (scheduled.empty()) return {};
+  BalanceMicroBatches(model_->num_micro_batches(), &scheduled);
   std::vector<Update> updates = Execute(scheduled, phase, decode_follows);
   for (const Update& update : updates) {
     if (update.finish || update.error) Cancel(update.request);

@@ -2,6 +2,7 @@
 // cache, after making sure that all of it fits in memory. No tokenizer and no requests (engine.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -54,6 +55,10 @@ class LoadedModel {
   // cache of num_kv_blocks() and its own steps of max_step_tokens().
   int num_groups() const { return plan_.layout.attention_dp; }
   const plan::Plan& plan() const { return plan_; }
+  // That a step is cut into, or at most.
+  int num_micro_batches() const {
+    return std::max(plan_.pipeline.micro_batches, memory_.offload_micro_batches);
+  }
   // As Transformer::UsePipeline: the plan is another one from now on, and computes the same bits.
   void UsePipeline(const strategy::Pipeline& pipeline) {
     transformer_->UsePipeline(pipeline);

@@ -88,8 +88,8 @@ class PlanSearch {
     ShortModel plain;
     ShortModel overlapping;
     // Of the encoder, where there is one.
-    std::optional<ShortModel> encoder;
-    std::optional<ShortModel> overlapping_encoder;
+    std::optional<ShortModel> encoder = {};
+    std::optional<ShortModel> overlapping_encoder = {};
   };
   ShortModels ShortenFor(const Routing& routing) const;
 
