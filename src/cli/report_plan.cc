@@ -129,9 +129,10 @@ StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& c
       const double bytes = drawing::ConstantValue(task.work.disk_bytes);
       predicted = disk_bytes_per_second > 0 ? bytes / disk_bytes_per_second : 0;
     } else if (IsCollective(task.kind)) {
-      double bytes = 0;
-      for (const schedule::TaskId id : ids) bytes += parts[id].link_bytes;
-      predicted = costs.ExchangeSeconds(task.kind, bytes, state);
+      std::vector<double> sent;
+      for (const schedule::TaskId id : ids) sent.push_back(parts[id].link_bytes);
+      predicted =
+          costs.ExchangeSeconds(task.kind, cost::BytesOfSenders(sent, costs.num_ranks), state);
     } else if (const auto& cost = costs.CostOf(task.kind)) {
       predicted = costs.TaskSeconds(*cost, task.lane.rank, parts[ids.front()], state);
     }

@@ -94,10 +94,13 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
       const schedule::Task& task = schedule.tasks[ids.front()];
       const double seconds = CollectiveSeconds(*steps[i].timeline, ids);
       if (IsCollective(task.kind)) {
-        double bytes = 0;
-        for (const TaskId id : ids) bytes += steps[i].parts[id].link_bytes;
+        std::vector<double> sent;
+        for (const TaskId id : ids) sent.push_back(steps[i].parts[id].link_bytes);
         if (!overlaps) {
-          add(exchanges, costs.ExchangeSeconds(task.kind, bytes, steps[i].state), seconds, i);
+          add(exchanges,
+              costs.ExchangeSeconds(task.kind, BytesOfSenders(sent, costs.num_ranks),
+                                    steps[i].state),
+              seconds, i);
         }
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
                  cost && !LoadsBeside(task)) {

@@ -26,6 +26,8 @@ constexpr double kMostCoreSecondsPerByte = 4e-9;
 // Of curves that are straight lines whatever the size, where they begin and how far they reach.
 constexpr double kNoProducts = 1e-9;
 constexpr double kAnyAmount = 1e18;
+// Parts of a link's rate that exchanges may have.
+constexpr int kLinkStreams = 1000;
 
 // The round whose value is the median.
 size_t MedianRound(const std::vector<double>& values) {
@@ -58,69 +60,80 @@ void AddLine(const LinePoints& points, HeldOut& held_out) {
   held_out.line_median_error = Median(std::move(errors));
 }
 
-// Sent by all ranks.
-double LinkBytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
-                   const Sizes& sizes) {
-  double bytes = 0;
-  for (const TaskId id : tasks) bytes += Value(schedule.tasks[id].work.link_bytes, sizes);
-  return bytes;
-}
-
 // What each rank of an exchange sends and receives.
 class BytesByRank {
  public:
   explicit BytesByRank(const schedule::Schedule& schedule, const Sizes& sizes)
-      : schedule_(schedule), sizes_(sizes), bytes_(static_cast<size_t>(schedule.num_ranks), 0) {}
+      : schedule_(schedule),
+        sizes_(sizes),
+        sent_(static_cast<size_t>(schedule.num_ranks), 0),
+        received_(sent_) {}
 
-  // By rank; of those that have a task of it. Bytes whose receiver is not named arrive evenly at
-  // all other ranks of the exchange.
-  const std::vector<double>& Of(std::span<const TaskId> tasks) {
-    std::ranges::fill(bytes_, 0);
+  // Bytes whose receiver is not named arrive evenly at all other ranks of the exchange.
+  void Count(std::span<const TaskId> tasks) {
+    std::ranges::fill(sent_, 0);
+    std::ranges::fill(received_, 0);
     const auto num_others = static_cast<double>(std::max<size_t>(tasks.size(), 2) - 1);
     double all_even = 0;
     for (const TaskId id : tasks) {
       const schedule::Task& task = schedule_.tasks[id];
-      double& own = bytes_[static_cast<size_t>(task.lane.rank)];
+      const auto rank = static_cast<size_t>(task.lane.rank);
       double even = 0;
       for (const schedule::Term& term : task.work.link_bytes) {
         const bool is_constant = term.size.kind == schedule::SizeKind::kOne;
         const double sent = is_constant ? term.factor : term.factor * sizes_(term.size);
-        own += sent;
-        (term.size.to < 0 ? even : bytes_[static_cast<size_t>(term.size.to)]) += sent;
+        sent_[rank] += sent;
+        (term.size.to < 0 ? even : received_[static_cast<size_t>(term.size.to)]) += sent;
       }
-      own -= even / num_others;  // it gets none of its own
+      received_[rank] -= even / num_others;  // it gets none of its own
       all_even += even;
     }
     for (const TaskId id : tasks) {
-      bytes_[static_cast<size_t>(schedule_.tasks[id].lane.rank)] += all_even / num_others;
+      received_[static_cast<size_t>(schedule_.tasks[id].lane.rank)] += all_even / num_others;
     }
-    return bytes_;
+  }
+
+  double of(size_t rank) const { return sent_[rank] + received_[rank]; }
+
+  // Of those that were counted.
+  MovedBytes Moved(std::span<const TaskId> tasks) const {
+    MovedBytes moved;
+    double most = 0;
+    for (const TaskId id : tasks) {
+      const auto rank = static_cast<size_t>(schedule_.tasks[id].lane.rank);
+      moved.all += sent_[rank];
+      most = std::max({most, sent_[rank], received_[rank]});
+    }
+    if (moved.all > 0) moved.busiest = most * schedule_.num_ranks / moved.all;
+    return moved;
   }
 
  private:
   const schedule::Schedule& schedule_;
   const Sizes& sizes_;
-  std::vector<double> bytes_;
+  std::vector<double> sent_;  // by rank, as the next
+  std::vector<double> received_;
 };
 
 struct ExchangeSample {
   TaskKind kind = TaskKind::kCounts;
-  double bytes = 0;
+  double bytes = 0;  // in even parts, which take as long
   double seconds = 0;
   int fold = 0;
 };
 
-ExchangeCost FitExchanges(std::span<const ExchangeSample> samples) {
-  ExchangeCost cost;
+// Over bytes.
+Curve FitExchanges(std::span<const ExchangeSample> samples) {
+  Curve seconds;
   std::vector<double> bytes;
   for (const ExchangeSample& sample : samples) bytes.push_back(sample.bytes);
-  cost.seconds.at = PointsOfCurve(std::move(bytes));
+  seconds.at = PointsOfCurve(std::move(bytes));
   std::vector<Row> rows;
   for (const ExchangeSample& sample : samples) {
-    rows.push_back({WeightsAt(cost.seconds.at, sample.bytes), sample.seconds});
+    rows.push_back({WeightsAt(seconds.at, sample.bytes), sample.seconds});
   }
-  cost.seconds.value = FitNonNegative(rows);
-  return cost;
+  seconds.value = FitNonNegative(rows);
+  return seconds;
 }
 
 // Each part of the folds predicted by the others: of all exchanges, and of each kind.
@@ -133,7 +146,7 @@ void ValidateExchanges(std::span<const ExchangeSample> samples, StepCosts& costs
     for (const ExchangeSample& sample : samples) {
       if (sample.fold % kParts != part) others.push_back(sample);
     }
-    const ExchangeCost cost = FitExchanges(others);
+    const ExchangeCost cost{.seconds = FitExchanges(others)};
     for (const ExchangeSample& sample : samples) {
       if (sample.fold % kParts != part || sample.bytes <= 0) continue;
       all.push_back({cost.SecondsOf(sample.bytes), sample.seconds});
@@ -193,13 +206,13 @@ bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Ti
 // All rounds of those that nothing ran beside: how long one takes depends on when other ranks get
 // to run, and a step has the long ones among many short ones.
 void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& graph,
-                       std::vector<ExchangeSample>& samples) {
+                       const ExchangeCost& link, std::vector<ExchangeSample>& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const TaskKind kind = schedule.tasks[tasks.front()].kind;
     if (!IsCollective(kind)) continue;
-    const double bytes = LinkBytesOf(schedule, tasks, step.sizes);
+    const double bytes = link.EvenBytes(BytesOf(schedule, tasks, step.sizes));
     for (const schedule::Timeline& timeline : step.timelines) {
       const double seconds = CollectiveSeconds(timeline, tasks);
       if (seconds < kLeastTaskSeconds || HasComputationBeside(schedule, timeline, tasks)) continue;
@@ -210,7 +223,7 @@ void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& g
 
 // All rounds, whatever ran beside them, with what they had of the link.
 void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& graph,
-                        std::vector<ExchangeSample>& samples) {
+                        const ExchangeCost& link, std::vector<ExchangeSample>& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   for (const schedule::Timeline& timeline : step.timelines) {
     const std::vector<double> seconds = LinkSeconds(schedule, graph, timeline);
@@ -218,17 +231,17 @@ void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& 
       if (seconds[static_cast<size_t>(activity)] < kLeastTaskSeconds) continue;
       const std::span<const TaskId> tasks = graph.tasks_of(activity);
       samples.push_back({schedule.tasks[tasks.front()].kind,
-                         LinkBytesOf(schedule, tasks, step.sizes),
+                         link.EvenBytes(BytesOf(schedule, tasks, step.sizes)),
                          seconds[static_cast<size_t>(activity)], step.fold});
     }
   }
 }
 
-void AddStep(const SampledStep& step, bool is_of_plan, Samples& samples) {
+void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
-  const auto add_exchanges = is_of_plan ? AddExchangesOfPlan : AddExchangesAlone;
-  add_exchanges(step, graph, samples.exchanges);
+  const auto add_exchanges = link.is_of_plan ? AddExchangesOfPlan : AddExchangesAlone;
+  add_exchanges(step, graph, link, samples.exchanges);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
@@ -368,7 +381,7 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
       const double seconds = CollectiveSeconds(step.timelines[round], tasks);
       if (seconds < 0) continue;
       if (IsCollective(task.kind)) {
-        bytes += 2 * LinkBytesOf(schedule, tasks, step.sizes);
+        bytes += 2 * BytesOf(schedule, tasks, step.sizes).all;
       } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)]) {
         longer += seconds - costs.TaskSeconds(*cost, task.lane.rank, PartsOf(task, step.sizes),
                                               step.states[round]);
@@ -402,9 +415,12 @@ TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight) {
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
                        const FitOptions& options) {
   const bool validates = options.validates;
+  ExchangeCost link;
+  link.unevenness = options.unevenness;
+  link.is_of_plan = options.is_of_plan;
   Samples samples;
   for (const SampledStep& step : steps) {
-    if (!step.overlaps) AddStep(step, options.is_of_plan, samples);
+    if (!step.overlaps) AddStep(step, link, samples);
   }
   StepCosts costs;
   costs.reference = reference;
@@ -428,8 +444,8 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     AddLine(points, *costs.held_out[kind]);
   }
   costs.rank_states = FitRankStates(samples, costs);
-  costs.exchange = FitExchanges(samples.exchanges);
-  costs.exchange.is_of_plan = options.is_of_plan;
+  link.seconds = FitExchanges(samples.exchanges);
+  costs.exchange = link;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
@@ -456,13 +472,32 @@ double ExchangeCost::lasting_seconds_per_byte() const {
                            (seconds.at[count - 1] - seconds.at[count - 2]));
 }
 
-double StepCosts::ExchangeSeconds(TaskKind kind, double bytes, const MachineState& state) const {
-  const double on_link = exchange.SecondsOf(bytes);
+MovedBytes BytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
+                   const Sizes& sizes) {
+  BytesByRank by_rank(schedule, sizes);
+  by_rank.Count(tasks);
+  return by_rank.Moved(tasks);
+}
+
+MovedBytes BytesOfSenders(std::span<const double> sent, int num_ranks) {
+  MovedBytes moved;
+  double most = 0;
+  for (const double bytes : sent) {
+    moved.all += bytes;
+    most = std::max(most, bytes);
+  }
+  if (moved.all > 0) moved.busiest = most * num_ranks / moved.all;
+  return moved;
+}
+
+double StepCosts::ExchangeSeconds(TaskKind kind, const MovedBytes& bytes,
+                                  const MachineState& state) const {
+  const double on_link = exchange.SecondsOf(exchange.EvenBytes(bytes));
   if (kind != TaskKind::kMoveExperts) return on_link;
   const double rate =
       copy_bytes_per_second > 0 ? copy_bytes_per_second : reference.read_bytes_per_second / 2;
   if (!(rate > 0)) return on_link;
-  return on_link + 2 * bytes / num_ranks / rate * state.memory;
+  return on_link + 2 * bytes.all / num_ranks / rate * state.memory;
 }
 
 const std::optional<TaskCost>& StepCosts::CostOf(TaskKind kind) const {
@@ -492,7 +527,7 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
         {fmt::format("r{} cores", rank), ResourceKind::kCores, ConstantRate(1)});
   }
   const int32_t link = schedule.num_ranks;
-  prices.resources.push_back({"link", ResourceKind::kLink, ConstantRate(1)});
+  prices.resources.push_back({"link", ResourceKind::kLink, LinearRate(1, kLinkStreams)});
   const int32_t disk = link + 1;
   const bool has_disk = disk_bytes_per_second > 0;
   if (has_disk) {
@@ -505,19 +540,26 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
     double fixed = 0;
-    const auto ask = [&](int32_t resource, double amount) {
-      if (amount > 0) prices.demands.push_back({.resource = resource, .amount = amount});
+    const auto ask = [&](int32_t resource, double amount, int32_t streams = 1) {
+      if (amount > 0) {
+        prices.demands.push_back({.resource = resource, .streams = streams, .amount = amount});
+      }
     };
     if (IsCollective(task.kind)) {
-      const double bytes = LinkBytesOf(schedule, tasks, sizes);
+      bytes_by_rank.Count(tasks);
+      const MovedBytes bytes = bytes_by_rank.Moved(tasks);
+      const double stretch = costs.exchange.Stretch(bytes.busiest);
       fixed = costs.exchange.once();
-      ask(link, overlaps ? bytes * costs.exchange.lasting_seconds_per_byte()
-                         : costs.ExchangeSeconds(task.kind, bytes, state) - fixed);
+      // What ranks send one way leaves the other way to others, and has no more than its own.
+      ask(link,
+          overlaps ? bytes.all * costs.exchange.lasting_seconds_per_byte()
+                   : (costs.ExchangeSeconds(task.kind, bytes, state) - fixed) / stretch,
+          static_cast<int32_t>(std::lround(kLinkStreams / stretch)));
       if (costs.exchange.core_seconds_per_byte > 0) {
-        const std::vector<double>& bytes_of = bytes_by_rank.Of(tasks);
         for (const TaskId id : tasks) {
           const int32_t rank = schedule.tasks[id].lane.rank;
-          ask(rank, bytes_of[static_cast<size_t>(rank)] * costs.exchange.core_seconds_per_byte);
+          ask(rank,
+              bytes_by_rank.of(static_cast<size_t>(rank)) * costs.exchange.core_seconds_per_byte);
         }
       }
     } else if (const auto& cost = costs.CostOf(task.kind)) {

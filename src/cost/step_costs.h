@@ -3,6 +3,7 @@
 // the models that are then predicted had no part in it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -21,10 +22,22 @@ namespace convene::cost {
 // Shorter tasks have nothing to do: reading the clock takes longer.
 inline constexpr double kLeastTaskSeconds = 2e-7;
 
+// What a collective moves.
+struct MovedBytes {
+  double all = 0;  // sent by all ranks
+  // The most that a rank sends or receives, by what it were if all ranks that there are sent and
+  // received alike.
+  double busiest = 1;
+};
+
 // What an exchange takes, alone on the link, by its bytes: those of all ranks together. Networks
 // let a burst through faster than they go on, so this is a curve.
 struct ExchangeCost {
   Curve seconds = {};  // below its first point as there; beyond the last one with the last slope
+  // How much longer it takes that ranks send or receive unlike numbers of bytes, as a share of how
+  // much more the busiest direction of a rank carries than its even part: 0 where all bytes share
+  // one medium, 1 where each rank has a rate of its own in both directions.
+  double unevenness = 0;
   // What sending and receiving take from the cores of a rank that computes meanwhile, for each byte
   // that it sends or receives.
   double core_seconds_per_byte = 0;
@@ -40,7 +53,17 @@ struct ExchangeCost {
   double SecondsOf(double bytes) const;
   // Of exchanges one right after the other: at the rate at which the link goes on.
   double lasting_seconds_per_byte() const;
+  // How much longer the bytes take where the busiest direction of a rank carries so many times its
+  // even part.
+  double Stretch(double busiest) const { return 1 + unevenness * std::max(0.0, busiest - 1); }
+  // That take as long in even parts.
+  double EvenBytes(const MovedBytes& bytes) const { return bytes.all * Stretch(bytes.busiest); }
 };
+
+MovedBytes BytesOf(const schedule::Schedule& schedule, std::span<const schedule::TaskId> tasks,
+                   const Sizes& sizes);
+// The same where only what ranks send is known, some of `num_ranks`.
+MovedBytes BytesOfSenders(std::span<const double> sent, int num_ranks);
 
 inline constexpr size_t kMostLearntFrom = 64;
 
@@ -75,10 +98,10 @@ struct StepCosts {
   // it, is measured as a whole: its seconds are a sum over parts of its work, and each piece has
   // some.
   const std::optional<TaskCost>& CostOf(schedule::TaskKind kind) const;
-  // Of a collective that moves so many bytes in all. Experts that move are packed by those who send
+  // Of a collective that moves so many bytes. Experts that move are packed by those who send
   // them and unpacked by those who get them, round after round: each byte is read and written twice
   // besides.
-  double ExchangeSeconds(schedule::TaskKind kind, double bytes,
+  double ExchangeSeconds(schedule::TaskKind kind, const MovedBytes& bytes,
                          const MachineState& state = {}) const;
   // That these costs were corrected by such steps, as `learnt_from` names them.
   void LearntFrom(const std::string& name);
@@ -128,6 +151,7 @@ double CollectiveSeconds(const schedule::Timeline& timeline,
                          std::span<const schedule::TaskId> tasks);
 
 struct FitOptions {
+  double unevenness = 0;    // as ExchangeCost's, which was measured by itself
   bool validates = true;    // with errors at held-out points, which take most of the time
   bool is_of_plan = false;  // as ExchangeCost's: the steps are one plan's, which is priced by them
 };

@@ -104,7 +104,8 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
     json["rank_states"].push_back({{"memory", state.memory}, {"compute", state.compute}});
   }
   json["exchange"] = {{"seconds_over_bytes", ToJson(costs.exchange.seconds)},
-                      {"core_s_per_byte", costs.exchange.core_seconds_per_byte}};
+                      {"core_s_per_byte", costs.exchange.core_seconds_per_byte},
+                      {"unevenness", costs.exchange.unevenness}};
   if (costs.exchange_held_out) {
     json["exchange"]["held_out"] = HeldOutToJson(*costs.exchange_held_out);
   }
@@ -207,6 +208,12 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
         fmt::format("costs of exchanges have no \"core_s_per_byte\" from 0 to {}", kMostCost)};
   }
   costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
+  if (exchange.contains("unevenness")) {
+    if (!IsNumber(exchange, "unevenness", 1)) {
+      return Error{"costs of exchanges have an \"unevenness\" that is not from 0 to 1"};
+    }
+    costs.exchange.unevenness = exchange["unevenness"].get<double>();
+  }
   if (exchange.contains("held_out")) {
     costs.exchange_held_out = HeldOutFromJson(exchange["held_out"]);
   }

@@ -56,15 +56,15 @@ Prices PricesOf(const Schedule& schedule, const StepCosts& costs) {
 TEST(StepCosts, ExpertsThatMoveAreCopiedAtBothEndsBesides) {
   StepCosts costs = CostsOfTasks();
   const double link = costs.exchange.SecondsOf(1e6);
-  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kDispatch, 1e6), link);
-  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link);  // nothing is known
+  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kDispatch, {.all = 1e6}), link);
+  EXPECT_EQ(costs.ExchangeSeconds(TaskKind::kMoveExperts, {.all = 1e6}), link);  // nothing is known
   costs.reference.read_bytes_per_second = 2e9;
   // Each of two ranks packs half of the bytes and unpacks the other half, at half of what is read.
-  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link + 1e-3, 1e-12);
-  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6, {.memory = 2}), link + 2e-3,
-              1e-12);
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, {.all = 1e6}), link + 1e-3, 1e-12);
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, {.all = 1e6}, {.memory = 2}),
+              link + 2e-3, 1e-12);
   costs.copy_bytes_per_second = 5e8;
-  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, 1e6), link + 2e-3, 1e-12);
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kMoveExperts, {.all = 1e6}), link + 2e-3, 1e-12);
   Schedule moves = TwoRanks(/*overlaps=*/false);
   for (schedule::Task& task : moves.tasks) {
     if (task.kind == TaskKind::kDispatch) task.kind = TaskKind::kMoveExperts;
@@ -222,6 +222,55 @@ TEST(StepCosts, OfRowsThatGoOneWayEachRankTakesItsOwnBytesOfItsCores) {
   EXPECT_NEAR(core_seconds[0], 5e5 * 1e-9, 1e-15);
   EXPECT_NEAR(core_seconds[1], 4e5 * 1e-9, 1e-15);
   EXPECT_NEAR(core_seconds[2], 1e5 * 1e-9, 1e-15);
+}
+
+// Where each rank has a rate of its own in both directions, rows that all come from one rank take
+// as long as that rank alone can send them; others may have the other direction meanwhile.
+TEST(StepCosts, WhatOneRankAloneSendsTakesLongerWhereRanksHaveTheirOwnRates) {
+  Schedule schedule{.num_ranks = 2};
+  for (const int sender : {0, 1}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      schedule.tasks.push_back({.kind = TaskKind::kDispatch,
+                                .lane = {rank, sender == 0 ? LaneKind::kSend : LaneKind::kReceive},
+                                .layer = 0,
+                                .collective = sender});
+      if (rank != sender) continue;
+      const schedule::Size size{
+          .kind = schedule::SizeKind::kSent, .from = sender, .to = 1 - sender};
+      schedule.tasks.back().work.link_bytes = {{1e6, size}};
+    }
+  }
+  const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
+  const Sizes ones = [](const schedule::Size&) { return 1.0; };
+  StepCosts costs = CostsOfTasks();
+  const auto seconds = [&] { return SecondsAlone(PriceSchedule(schedule, graph, costs, ones), 0); };
+  const double shared = seconds();
+  EXPECT_NEAR(shared, 1e-2, 1e-9);
+  costs.exchange.unevenness = 1;
+  const double once = costs.exchange.once();
+  EXPECT_NEAR(seconds(), costs.exchange.SecondsOf(2e6), 1e-6);
+  EXPECT_NEAR(costs.ExchangeSeconds(TaskKind::kDispatch, {.all = 1e6, .busiest = 2}),
+              costs.exchange.SecondsOf(2e6), 1e-12);
+  // Both at once, one each way: as long as one alone. One direction at a time would take twice
+  // that.
+  const Prices prices = PriceSchedule(schedule, graph, costs, ones);
+  int streams = 0;
+  double amount = 0;
+  for (const int activity : {0, 1}) {
+    for (const Demand& demand : prices.demands_of(activity)) {
+      if (prices.resources[static_cast<size_t>(demand.resource)].kind != ResourceKind::kLink)
+        continue;
+      streams += demand.streams;
+      amount += demand.amount;
+    }
+  }
+  const auto link = std::ranges::find(prices.resources, ResourceKind::kLink, &Resource::kind);
+  EXPECT_NEAR(once + amount / link->rate.at(streams), seconds(), 1e-6);
+  // Bytes in even parts take as long as they did.
+  EXPECT_NEAR(SecondsAlone(PricesOf(TwoRanks(/*overlaps=*/false), costs), 1), 1e-2, 1e-9);
+  const auto read = StepCostsFromJson(ToJson(costs));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->exchange.unevenness, 1);
 }
 
 TEST(StepCosts, ACollectiveLastsFromTheLastToComeToTheLastToGo) {

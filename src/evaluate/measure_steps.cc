@@ -16,6 +16,7 @@
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/measure_loads.h"
+#include "evaluate/measure_unevenness.h"
 #include "evaluate/reference_kernel.h"
 #include "evaluate/step_case.h"
 #include "memory/ledger.h"
@@ -170,6 +171,7 @@ class Runner {
     }
     if (const Status all = comm::AgreeOnSuccess(group_, had); !all) return all;
     copy_bytes_per_second_ = reference_->MeasureCopy(group_);
+    unevenness_ = MeasureUnevenness(group_);
     if (kernels::IsInteger(options_.weights)) return {};
     // Where there is no memory for it, plans whose experts are loaded have no price.
     const Result<cost::LoadRates> rates = MeasureLoads(group_, formats_.weights, ledger_);
@@ -240,7 +242,7 @@ class Runner {
       step.overlaps = runs.overlaps;
       step.fold = static_cast<int>(i);
     }
-    cost::StepCosts costs = cost::FitStepCosts(steps, reference);
+    cost::StepCosts costs = cost::FitStepCosts(steps, reference, {.unevenness = unevenness_});
     costs.num_ranks = group_.size();
     costs.num_threads = pool_.size();
     costs.weights = kernels::Name(options_.weights);
@@ -387,6 +389,7 @@ class Runner {
   memory::Reservation flushed_;
   std::optional<ReferenceKernel> reference_;
   double copy_bytes_per_second_ = 0;
+  double unevenness_ = 0;
   std::optional<cost::LoadRates> load_rates_;  // of formats that experts are loaded in
   std::chrono::time_point<Clock, std::chrono::duration<double>> start_ = Clock::now();
   std::chrono::time_point<Clock, std::chrono::duration<double>> trial_ends_ = {};
