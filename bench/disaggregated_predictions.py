@@ -32,7 +32,8 @@ ORDINARY = ["layout=attention=dp4+experts=ep4,base", "layout=attention=dp4+exper
 
 def run(options, shared, tokens, plans):
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        command = [ROOT / "scripts/slow-link.sh", options.link, "mpirun", "-n", 4, "--oversubscribe", "--bind-to", "none",
+        each = ["--each", 4] if options.each else []
+        command = [ROOT / "scripts/slow-link.sh", *each, options.link, "mpirun", "-n", 4, "--oversubscribe", "--bind-to", "none",
                    ROOT / "bench/limited_rank.sh", options.cores, ROOT / "build/release/scenario_bench", "--threads", 1, "--predict",
                    "--repeat", options.repeat, *MODEL, "--shared", shared, "--sequence", 512, "--layout", LAYOUT,
                    "--tokens", ",".join(map(str, tokens)), "--json", file.name]
@@ -80,6 +81,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="Markdown table of all points")
     parser.add_argument("--link", default="200mbit")
+    parser.add_argument("--each", action="store_true", help="each rank has a link of its own to a switch (scripts/slow-link.sh)")
     parser.add_argument("--cores", default="0.5", help="as bench/limited_rank.sh wants them")
     parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
     parser.add_argument("--repeat", type=int, default=3)
