@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks beside the tests, each of which blocks: scripts/check.sh [--whole] [PART...]
-#   format, includes, shell   the sources' and scripts' form
+#   format, includes, shell   the form of sources and scripts
 #   tidy                      clang-tidy, on what changed since tools/tidy_passed_commit
 #   address, thread           tests under sanitizers, those of the folders where it matters most
 #   fuzz                      each fuzz target for some seconds
@@ -34,7 +34,7 @@ require_recent_tools
 run_part() {
   case "$1" in
     format) tools/check_format.sh ;;
-    includes) tools/check_includes.sh ;;
+    includes) tools/check_includes.sh && tools/check_unity_names.py ;;
     shell) tools/check_shell.sh ;;
     tidy) tools/check_tidy.sh "${whole[@]}" ;;
     address | thread) tools/check_sanitizers.sh "$1" "${whole[@]}" ;;

@@ -20,7 +20,9 @@ std::string DescribeDuration(double seconds) {
   return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
-std::string Count(double count) { return FormatCount(static_cast<uint64_t>(std::llround(count))); }
+std::string CountOf(double count) {
+  return FormatCount(static_cast<uint64_t>(std::llround(count)));
+}
 
 // Of what is left at the rate of what is done; below 0: none was seen.
 double SecondsFor(double left, int64_t done, double done_s) {
@@ -112,7 +114,7 @@ std::string BatchCounts::Describe() const {
   const double all_prompts = all_prompt_tokens();
   if (num_done_ == 0 && static_cast<double>(computed_tokens_) < all_prompts) {
     line += fmt::format(", prompts: {} of {} tokens",
-                        FormatCount(static_cast<uint64_t>(computed_tokens_)), Count(all_prompts));
+                        FormatCount(static_cast<uint64_t>(computed_tokens_)), CountOf(all_prompts));
   }
   if (generated_tokens_ == 0) {
     const double prompts_s = prompt_seconds_left();

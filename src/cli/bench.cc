@@ -32,7 +32,7 @@ using evaluate::Peaks;
 using evaluate::Repetition;
 using evaluate::WorkloadShape;
 
-constexpr double kGiga = 1e9;
+constexpr double kGigaOfRates = 1e9;
 constexpr uint64_t kDefaultSeed = 1;
 
 std::string TableHeader() {
@@ -49,10 +49,10 @@ std::string TableRow(const BenchPoint& point) {
   const evaluate::Spread rate = point.SpreadOf(&Repetition::tokens_per_s);
   return fmt::format("{:<8}{:>5}{:>10.2f}  {:<22}{:>8.1f}{:>9}{:>9}{:>9.2f}{:>9}\n", point.name,
                      point.batch, rate.median, fmt::format("({:.2f} - {:.2f})", rate.min, rate.max),
-                     point.SpreadOf(&Repetition::flops_per_s).median / kGiga,
+                     point.SpreadOf(&Repetition::flops_per_s).median / kGigaOfRates,
                      PercentOrDash(point.share_of_peak()),
                      PercentOrDash(point.expert_share_of_peak()),
-                     point.SpreadOf(&Repetition::bytes_per_s).median / kGiga,
+                     point.SpreadOf(&Repetition::bytes_per_s).median / kGigaOfRates,
                      PercentOrDash(point.share_of_bandwidth()));
 }
 
@@ -296,7 +296,7 @@ class Bench : public Command {
     // Of the format that the model computes in, the rate measured beside the points.
     const auto rate = [&](kernels::ActivationFormat format, double before) {
       const bool is_own = !gpu_ && model.formats().activations == format;
-      return measured(is_own ? typical.flops_per_s / kGiga : before);
+      return measured(is_own ? typical.flops_per_s / kGigaOfRates : before);
     };
     return {
         {"model", model_options_.directory},
@@ -324,7 +324,7 @@ class Bench : public Command {
           {"f32_gflops", rate(kernels::ActivationFormat::kF32, machine.f32_gflops)},
           {"bf16_gflops", rate(kernels::ActivationFormat::kBf16, machine.bf16_gflops)},
           {"int8_gops", rate(kernels::ActivationFormat::kInt8, machine.int8_gops)},
-          {"read_gbps", measured(gpu_ ? machine.read_gbps : typical.bytes_per_s / kGiga)},
+          {"read_gbps", measured(gpu_ ? machine.read_gbps : typical.bytes_per_s / kGigaOfRates)},
           {"disk_gbps", measured(machine.disk_gbps)},
           {"date", machine.date}}},
     };

@@ -19,16 +19,16 @@
 namespace convene::cli {
 namespace {
 
-constexpr int64_t kOtherFiles = 64;  // descriptors that are no connections
+constexpr int64_t kFilesOfServer = 64;  // descriptors that are no connections
 
 Status CheckOpenFiles(const std::vector<int>& num_clients) {
   const int most = *std::ranges::max_element(num_clients);
-  const int64_t limit = server::RaiseOpenFiles() - kOtherFiles;
+  const int64_t limit = server::RaiseOpenFiles() - kFilesOfServer;
   if (most <= limit) return {};
   return Error{
       fmt::format("{} clients need more open files than the system allows ({}); lower "
                   "--batch, or raise the limit (ulimit -n)",
-                  most, limit + kOtherFiles)};
+                  most, limit + kFilesOfServer)};
 }
 
 uint64_t RandomSeed() {

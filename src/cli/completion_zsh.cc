@@ -10,7 +10,7 @@ namespace {
 
 using Kind = CompletionValue::Kind;
 
-constexpr std::string_view kBegin = R"(#compdef {0}
+constexpr std::string_view kZshBegin = R"(#compdef {0}
 # Completion of {0} in zsh: source <({0} completion zsh), or as a file _{0} in a folder of $fpath
 _{0}() {{
   local curcontext=$curcontext state line
@@ -18,7 +18,7 @@ _{0}() {{
   typeset -A opt_args
 )";
 
-constexpr std::string_view kEnd = R"(  esac
+constexpr std::string_view kZshEnd = R"(  esac
 }}
 if [[ $funcstack[1] == _{0} ]]; then
   _{0} "$@"
@@ -28,7 +28,7 @@ fi
 )";
 
 // `text` within single quotes, less what ends a part of a specification.
-std::string Escape(std::string_view text, std::string_view special) {
+std::string EscapeForZsh(std::string_view text, std::string_view special) {
   std::string escaped;
   for (const char c : text) {
     if (c == '\'') {
@@ -65,7 +65,7 @@ void AppendSpecifications(const CompletionOption& option,
     specification += name;
     // The value of a long option may follow a sign, that of a short one its letter.
     if (option.takes_value) specification += name.starts_with("--") ? "=" : "+";
-    specification += fmt::format("[{}]", Escape(option.summary, "[]:\\"));
+    specification += fmt::format("[{}]", EscapeForZsh(option.summary, "[]:\\"));
     if (option.takes_value) specification += ":value:" + ActionOf(option.value);
     specifications.push_back(specification + "'");
   }
@@ -85,11 +85,11 @@ std::string ArgumentsOf(const CompletionCommand& command) {
 }  // namespace
 
 std::string ZshCompletion(std::string_view program, std::span<const CompletionCommand> commands) {
-  std::string script = fmt::format(kBegin, program);
+  std::string script = fmt::format(kZshBegin, program);
   script += "  commands=(\n";
   for (const CompletionCommand& command : commands) {
     if (command.name.empty()) continue;
-    script += fmt::format("    '{}:{}'\n", command.name, Escape(command.summary, "\\"));
+    script += fmt::format("    '{}:{}'\n", command.name, EscapeForZsh(command.summary, "\\"));
   }
   script += "  )\n";
   for (const CompletionCommand& command : commands) {
@@ -107,7 +107,7 @@ std::string ZshCompletion(std::string_view program, std::span<const CompletionCo
     script += fmt::format("    {})\n      _arguments \\\n        {} ;;\n", command.name,
                           ArgumentsOf(command));
   }
-  return script + fmt::format(kEnd, program);
+  return script + fmt::format(kZshEnd, program);
 }
 
 }  // namespace convene::cli

@@ -7,11 +7,11 @@
 namespace convene::cli {
 namespace {
 
-constexpr auto kLogInterval = std::chrono::seconds(10);
+constexpr auto kLoadLogInterval = std::chrono::seconds(10);
 
 }  // namespace
 
-LoadMessages::LoadMessages() : line_(kLogInterval) {}
+LoadMessages::LoadMessages() : line_(kLoadLogInterval) {}
 
 engine::LoadObserver LoadMessages::observer() {
   return {

@@ -37,7 +37,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // "none" by itself is none. Error: a name that is of no format.
-Result<std::vector<kernels::WeightFormat>> FormatsOf(const std::vector<std::string>& names) {
+Result<std::vector<kernels::WeightFormat>> FormatsToMeasure(const std::vector<std::string>& names) {
   std::vector<kernels::WeightFormat> formats;
   if (names == std::vector<std::string>{"none"}) return formats;
   for (const std::string& name : names) {
@@ -188,7 +188,7 @@ class Measure : public Command {
     AddWords(app, "--steps", step_formats_,
              "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
              "none (default: bf16,int8,int4)")
-        ->check(ListParsedBy(FormatsOf))
+        ->check(ListParsedBy(FormatsToMeasure))
         ->type_name("FORMATS");
     CLI::Option* traces =
         app.add_option(
@@ -217,7 +217,7 @@ class Measure : public Command {
     options_.disk_is_required = !options_.disk_directory.empty();
     if (!options_.disk_is_required) options_.disk_directory = CacheDirectory();
     if (!traces_.empty()) return speaks() ? Refine() : Status();
-    const std::vector<kernels::WeightFormat> formats = *FormatsOf(step_formats_);
+    const std::vector<kernels::WeightFormat> formats = *FormatsToMeasure(step_formats_);
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
     const Result<hardware::Isa> isa = hardware::ChooseIsa();

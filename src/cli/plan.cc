@@ -202,6 +202,9 @@ class MakePlanCommand : public Command {
   Status Ask(const cost::MachineProfile& profile, planner::PlanQuestion* question) {
     int most = 1;
     for (const cost::StepCosts& costs : profile.steps) most = std::max(most, costs.num_ranks);
+    // Of unlike ranks the memories say how many there are.
+    const size_t num_given = std::max(memory_per_rank_.size(), unlike_memory_.size());
+    if (num_given > 1) most = static_cast<int>(num_given);
     question->num_ranks = num_ranks_.value_or(most);
     if (verify_seconds_) {
       question->num_ranks = ranks()->size();

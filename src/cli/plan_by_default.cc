@@ -325,7 +325,7 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);
   }
-  const std::string first_format = FormatThatFits(question, resolved, asked->num_threads);
+  std::string first_format = FormatThatFits(question, resolved, asked->num_threads);
   Result<KnownRanks> found = FindProfile(options, resolved, first_format, ranks);
   if (!found && RanksShareCores()) return Instead(resolved, "ranks share cores");
   if (!found && options.plan.layout) return {};
@@ -333,10 +333,17 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   asked->profile = std::move(found->profile);
   asked->setting.rank_memory = UnlikeMemory(found->memory, options.load.memory_budget);
   if (!asked->setting.rank_memory.empty()) {
+    asked->setting.is_one_host = question.one_host;
     engine::AnswerPlanQuestion(asked->setting, question);
     workload.batch = options.num_requests > 0
                          ? BatchThatFits(question, resolved, asked->num_threads)
                          : workload.batch;
+    // Ranks that have less than this one may want another format, of which other costs are known.
+    const std::string format = FormatThatFits(question, resolved, asked->num_threads);
+    if (format != std::exchange(first_format, format)) {
+      Result<KnownRanks> again = FindProfile(options, resolved, first_format, ranks);
+      if (again) asked->profile = std::move(again->profile);
+    }
   }
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);

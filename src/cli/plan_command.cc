@@ -110,7 +110,9 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
   }
   line += StepOptions(report, chosen);
   if (chosen.plan.spilled_kv) line += " --spill-dir /var/tmp";
-  if (chosen.plan.experts_in_memory) {
+  // Unlike ranks have what each of them has.
+  const bool are_unlike = num_ranks == static_cast<int>(report.question.rank_memory.size());
+  if (chosen.plan.experts_in_memory && !are_unlike) {
     constexpr uint64_t kMib = uint64_t{1} << 20;
     const bool is_whole = chosen.memory_limit % kMib == 0;
     line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),

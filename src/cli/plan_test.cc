@@ -57,6 +57,7 @@ TEST_F(PlanTest, RanksMayHaveUnlikeMemories) {
   ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   // Ranks that divide the model are not among what is left.
+  EXPECT_EQ(json["plan"]["made_for"]["ranks"], 1);
   for (const auto& one : json["alternatives"]) EXPECT_EQ(one["ranks"], 1) << one["name"];
   EXPECT_EQ(json["predicted"]["memory_per_rank"]["limit_bytes"], 1 << 30);
 }

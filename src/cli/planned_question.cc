@@ -251,6 +251,11 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
     for (const json& each : reader.List(object, "rank_memory", kMostRanks)) {
       question.rank_memory.push_back(each.is_number_unsigned() ? each.get<uint64_t>() : 0);
     }
+    const std::vector<uint64_t>& memory = question.rank_memory;
+    const bool is_whole = memory.empty() || std::ssize(memory) == question.num_ranks;
+    if (!is_whole || std::ranges::count(memory, uint64_t{0}) > 0) {
+      reader.Fail("\"rank_memory\" is not a number of bytes for each rank");
+    }
   }
   for (const json& each : reader.List(object, "formats", 16)) {
     const std::string name = each.is_string() ? each.get<std::string>() : "";

@@ -166,7 +166,7 @@ nlohmann::ordered_json StepToJson(const drawing::TracedStep& step) {
           {"scheduled_bytes", figures.scheduled_bytes}};
 }
 
-class Report : public Command {
+class ReportCommand : public Command {
  public:
   void AddOptions(CLI::App& app) override {
     AddPath(app, "TRACE", trace_path_, "File that --trace has written ('-': stdin)");
@@ -207,6 +207,6 @@ class Report : public Command {
 
 }  // namespace
 
-std::unique_ptr<Command> MakeReport() { return std::make_unique<Report>(); }
+std::unique_ptr<Command> MakeReport() { return std::make_unique<ReportCommand>(); }
 
 }  // namespace convene::cli

@@ -29,7 +29,7 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-double Now() {
+double SecondsOfClock() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -107,8 +107,8 @@ bool UsesDisk(schedule::TaskKind kind) {
 
 // Tasks as costs are fitted to them: a collective is one task of all its ranks. What is read from a
 // disk or written to it has the disk's rate.
-StepComparison Compare(const drawing::TracedStep& step, const cost::StepCosts& costs,
-                       double disk_bytes_per_second) {
+StepComparison CompareKinds(const drawing::TracedStep& step, const cost::StepCosts& costs,
+                            double disk_bytes_per_second) {
   const std::vector<cost::TaskParts> parts = evaluate::PartsOf(step);
   const cost::MachineState state = evaluate::StateOf(step, costs.reference);
   StepComparison found{.name = step.name,
@@ -217,7 +217,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.constraints = asked.constraints;
   question.passes_off = asked.passes_off;
   question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
-  question.clock = Now;
+  question.clock = SecondsOfClock;
   engine::AnswerPlanQuestion(
       {.rank_memory = asked.rank_memory, .step_tokens = asked.step_tokens, .spills_kv = true},
       question);
@@ -272,7 +272,7 @@ Result<PlanComparison> ComparePlan(const drawing::Trace& trace, const std::strin
   for (const drawing::TracedStep& step : trace.steps) {
     if (step.measured.tasks.size() != step.schedule.tasks.size()) continue;  // only predicted
     comparison.steps.push_back(
-        Compare(step, *costs, kGiga * file->question.profile.machine.disk_gbps));
+        CompareKinds(step, *costs, kGiga * file->question.profile.machine.disk_gbps));
   }
   if (comparison.steps.empty()) return Error{"the trace has no step that ran"};
   comparison.worst = WorstOf(comparison.steps);

@@ -29,7 +29,7 @@
 namespace convene::cli {
 namespace {
 
-constexpr double kGibibyte = double{1 << 30};
+constexpr double kBytesOfGibibyte = double{1 << 30};
 constexpr int kMostTokens = 1 << 24;
 
 CLI::Validator OneOf(std::vector<std::string> words) {
@@ -189,7 +189,7 @@ class RooflineCommand : public Command {
       if (!machine->device) {
         return Error{"--host-memory is for profiles of a GPU; --memory is that of a host itself"};
       }
-      machine->host_memory_bytes = static_cast<uint64_t>(*host_memory_ * kGibibyte);
+      machine->host_memory_bytes = static_cast<uint64_t>(*host_memory_ * kBytesOfGibibyte);
     }
     if (disk_rate_) machine->machine.disk_gbps = *disk_rate_;
     return machine;
@@ -197,7 +197,7 @@ class RooflineCommand : public Command {
 
   Result<std::vector<cost::MemoryTier>> ReadTiers(const cost::MachineProfile& machine,
                                                   const std::string& format) const {
-    double bytes = memory_.value_or(0) * kGibibyte;
+    double bytes = memory_.value_or(0) * kBytesOfGibibyte;
     if (bytes <= 0 && !machine.device && machine.host_memory_bytes == 0) {
       const Result<hardware::AvailableMemory> available = hardware::ReadAvailableMemory();
       if (!available) return available.error();

@@ -29,18 +29,18 @@ std::string LineOf(const std::string& turn) {
   return nlohmann::json(turn).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Error CannotWrite(const std::string& path, int error) {
+Error CannotWriteHistory(const std::string& path, int error) {
   return SystemError("cannot write " + path, error);
 }
 
 // In one piece, so that lines of several programs do not mix. Others shall not read it.
 Status Write(const std::string& path, int flags, std::string_view text) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
-  if (file < 0) return CannotWrite(path, errno);
+  if (file < 0) return CannotWriteHistory(path, errno);
   const ssize_t written = write(file, text.data(), text.size());
   const int error = written < 0 ? errno : written < std::ssize(text) ? ENOSPC : 0;
   close(file);
-  return error == 0 ? Status() : CannotWrite(path, error);
+  return error == 0 ? Status() : CannotWriteHistory(path, error);
 }
 
 // The latest turns of those given, as many as are kept.
@@ -61,7 +61,7 @@ Status Replace(const std::string& path, const std::vector<std::string>& turns) {
   for (const std::string& turn : turns) text += LineOf(turn);
   const std::string temporary = fmt::format("{}.{}", path, getpid());
   if (const Status written = Write(temporary, O_TRUNC, text); !written) return written;
-  if (rename(temporary.c_str(), path.c_str()) != 0) return CannotWrite(path, errno);
+  if (rename(temporary.c_str(), path.c_str()) != 0) return CannotWriteHistory(path, errno);
   return {};
 }
 
@@ -93,7 +93,7 @@ Status TurnHistory::Add(const std::string& turn) {
   std::error_code failure;
   const fs::path directory = fs::path(path_).parent_path();
   if (!directory.empty()) fs::create_directories(directory, failure);
-  if (failure) return CannotWrite(path_, failure.value());
+  if (failure) return CannotWriteHistory(path_, failure.value());
   return Write(path_, O_APPEND, LineOf(turn));
 }
 

@@ -46,14 +46,14 @@ std::string MeantOption(const CLI::App& command, std::string_view typed) {
 }
 
 // The command that the line names; `app` itself if none.
-const CLI::App& CommandOf(const CLI::App& app) {
+const CLI::App& CommandOfApp(const CLI::App& app) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
   return parsed.empty() ? app : *parsed.front();
 }
 
 // "convene run --help", where the reader finds what there is.
 std::string HelpOf(const CLI::App& app) {
-  const CLI::App& command = CommandOf(app);
+  const CLI::App& command = CommandOfApp(app);
   return &command == &app ? fmt::format("{} --help", app.get_name())
                           : fmt::format("{} {} --help", app.get_name(), command.get_name());
 }
@@ -63,7 +63,7 @@ std::string DescribeUnknownOption(const CLI::App& app) {
   for (const std::string& word : app.remaining(/*recurse=*/true)) {
     if (word.size() < 2 || word[0] != '-') continue;
     const std::string name = word.substr(0, word.find('='));
-    const CLI::App& command = CommandOf(app);
+    const CLI::App& command = CommandOfApp(app);
     if (HasOption(command, name)) {
       return fmt::format("{} stands in front of the command; options follow its name", name);
     }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMostSearchPoints = 192;  // on so many the scales are searched
 constexpr int kMostRounds = 4;          // over all scales
-constexpr double kMostNumber = 1e12;
+constexpr double kMostOfKriging = 1e12;
 
 double Matern(double squared_distance) {
   const double d = std::sqrt(3 * squared_distance);
@@ -189,12 +189,12 @@ Status CheckKriging(const Kriging& kriging, int num_coordinates) {
                              kriging.scales.size(), kriging.points.size(), kriging.weights.size())};
   }
   for (const double scale : kriging.scales) {
-    if (!(scale >= 1e-6 && scale <= kMostNumber)) {
+    if (!(scale >= 1e-6 && scale <= kMostOfKriging)) {
       return Error{"a scale of its coordinates must be a number from 1e-6 to 1e12"};
     }
   }
   for (const double weight : kriging.weights) {
-    if (!(std::abs(weight) <= kMostNumber)) {
+    if (!(std::abs(weight) <= kMostOfKriging)) {
       return Error{"a weight of its points must be a number from -1e12 to 1e12"};
     }
   }

@@ -436,9 +436,9 @@ class FiguresOfExchanges {
 };
 
 // Prices of a schedule's activities, one after the other.
-class Pricer {
+class SchedulePricer {
  public:
-  Pricer(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
+  SchedulePricer(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
       : schedule_(schedule),
         costs_(costs),
         sizes_(sizes),
@@ -539,7 +539,7 @@ class Pricer {
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const OperatorCosts& costs, const Sizes& sizes) {
-  Pricer pricer(schedule, costs, sizes);
+  SchedulePricer pricer(schedule, costs, sizes);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     pricer.Add(graph.tasks_of(activity));
   }

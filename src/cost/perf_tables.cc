@@ -262,7 +262,7 @@ const std::vector<TableKind>& TableKinds() {
   return kinds;
 }
 
-Result<const TableKind*> KindOf(const CsvTable& table) {
+Result<const TableKind*> KindOfTable(const CsvTable& table) {
   std::string expected;
   for (const TableKind& kind : TableKinds()) {
     const bool has_all = std::all_of(kind.columns.begin(), kind.columns.end(),
@@ -307,7 +307,7 @@ Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
                                                     const TableTarget& target) {
   const Result<CsvTable> table = CsvTable::Parse(csv);
   if (!table) return table.error();
-  const Result<const TableKind*> kind = KindOf(*table);
+  const Result<const TableKind*> kind = KindOfTable(*table);
   if (!kind) return kind.error();
   if (table->num_rows() == 0) return Error{"it has no rows"};
 

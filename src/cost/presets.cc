@@ -19,7 +19,7 @@ namespace convene::cost {
 namespace {
 
 constexpr double kTera = 1e12;
-constexpr double kGiga = 1e9;
+constexpr double kGigaOfPresets = 1e9;
 constexpr uint64_t kGib = uint64_t{1} << 30;
 constexpr int kHostGpus = 8;
 // No data sheet gives latencies: these are of the order that collectives show.
@@ -204,7 +204,7 @@ GpuPreset FromRow(const GpuRow& row) {
   GpuPreset gpu = {.key = row.key,
                    .name_in_tables = row.name_in_tables,
                    .architecture = row.architecture,
-                   .nvlink_bytes_per_second = row.nvlink_gbps * kGiga,
+                   .nvlink_bytes_per_second = row.nvlink_gbps * kGigaOfPresets,
                    .nvlink_ranks = row.nvlink_ranks};
   DeviceFigures& figures = gpu.figures;
   figures.name = row.name;
@@ -212,10 +212,10 @@ GpuPreset FromRow(const GpuRow& row) {
   figures.flops["fp16"] = row.bf16_tflops * kTera;
   if (row.fp8_tflops > 0) figures.flops["fp8"] = row.fp8_tflops * kTera;
   if (row.int8_tops > 0) figures.flops["int8"] = row.int8_tops * kTera;
-  figures.memory_bytes_per_second = row.memory_gbps * kGiga;
+  figures.memory_bytes_per_second = row.memory_gbps * kGigaOfPresets;
   figures.memory_bytes = row.memory_gib * kGib;
   figures.num_multiprocessors = row.multiprocessors;
-  figures.host_bytes_per_second = FindPcie(kPcieOf[row.architecture])->gbps * kGiga;
+  figures.host_bytes_per_second = FindPcie(kPcieOf[row.architecture])->gbps * kGigaOfPresets;
   figures.source = row.source;
   figures.assumptions = row.assumptions;
   return gpu;
@@ -238,7 +238,7 @@ std::vector<LinkLevel> LinksWithinHost(const GpuPreset& gpu, std::string_view li
   const HostLinkRow& pcie = *FindPcie(has_nvlink ? "pcie4" : link);
   links.push_back({.name = pcie.name,
                    .num_ranks = kHostGpus,
-                   .bytes_per_second = pcie.gbps * kGiga,
+                   .bytes_per_second = pcie.gbps * kGigaOfPresets,
                    .latency_seconds = kLinkLatency,
                    .shared_by = LinkSharing::kNobody,
                    .source = "PCI Express Base Specification, rate of 16 lanes before encoding",
@@ -251,7 +251,7 @@ std::vector<LinkLevel> LinksWithinHost(const GpuPreset& gpu, std::string_view li
 LinkLevel Network(int gbits, bool per_gpu) {
   return {.name = fmt::format("{} Gbit/s network", gbits),
           .num_ranks = 0,
-          .bytes_per_second = gbits / 8.0 * kGiga,
+          .bytes_per_second = gbits / 8.0 * kGigaOfPresets,
           .latency_seconds = kNetworkLatency,
           .shared_by = per_gpu ? LinkSharing::kNobody : LinkSharing::kHost,
           .source = "rate of one port",
@@ -313,9 +313,9 @@ Result<MachineProfile> FromHostedGpu(const HostedGpuRow& row) {
   DeviceFigures figures = gpu->figures;
   figures.flops["bf16"] = row.tflops * kTera;
   figures.flops["fp16"] = row.tflops * kTera;
-  figures.memory_bytes_per_second = row.memory_gbps * kGiga;
+  figures.memory_bytes_per_second = row.memory_gbps * kGigaOfPresets;
   figures.memory_bytes = row.memory_gib * kGib;
-  figures.host_bytes_per_second = row.link_gbps * kGiga;
+  figures.host_bytes_per_second = row.link_gbps * kGigaOfPresets;
   figures.source = row.source;
   figures.assumptions = row.assumptions;
   profile.device = figures;

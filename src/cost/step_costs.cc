@@ -74,6 +74,7 @@ class BytesByRank {
     std::ranges::fill(sent_, 0);
     std::ranges::fill(received_, 0);
     const auto num_others = static_cast<double>(std::max<size_t>(tasks.size(), 2) - 1);
+    const bool is_for_first = GoesToFirst(tasks);
     double all_even = 0;
     for (const TaskId id : tasks) {
       const schedule::Task& task = schedule_.tasks[id];
@@ -83,7 +84,13 @@ class BytesByRank {
         const bool is_constant = term.size.kind == schedule::SizeKind::kOne;
         const double sent = is_constant ? term.factor : term.factor * sizes_(term.size);
         sent_[rank] += sent;
-        (term.size.to < 0 ? even : received_[static_cast<size_t>(term.size.to)]) += sent;
+        if (term.size.to >= 0) {
+          received_[static_cast<size_t>(term.size.to)] += sent;
+        } else if (is_for_first && !is_constant) {
+          received_[0] += sent;
+        } else {
+          even += sent;
+        }
       }
       received_[rank] -= even / num_others;  // it gets none of its own
       all_even += even;
@@ -109,6 +116,19 @@ class BytesByRank {
   }
 
  private:
+  // Whether what the ranks send is for rank 0, which has no rows to send itself.
+  bool GoesToFirst(std::span<const TaskId> tasks) const {
+    const TaskKind kind = schedule_.tasks[tasks.front()].kind;
+    if (kind != TaskKind::kGatherRows && kind != TaskKind::kGatherLogits) return false;
+    return std::ranges::none_of(tasks, [&](TaskId id) {
+      const schedule::Task& task = schedule_.tasks[id];
+      return task.lane.rank == 0 &&
+             std::ranges::any_of(task.work.link_bytes, [](const schedule::Term& term) {
+               return term.size.kind != schedule::SizeKind::kOne;
+             });
+    });
+  }
+
   const schedule::Schedule& schedule_;
   const Sizes& sizes_;
   std::vector<double> sent_;  // by rank, as the next
@@ -486,6 +506,10 @@ MovedBytes BytesOfSenders(std::span<const double> sent, int num_ranks) {
     moved.all += bytes;
     most = std::max(most, bytes);
   }
+  // Who sends next to nothing is who receives.
+  const auto num_receivers =
+      std::ranges::count_if(sent, [&](double bytes) { return bytes < 1e-3 * most; });
+  if (num_receivers > 0) most = std::max(most, moved.all / static_cast<double>(num_receivers));
   if (moved.all > 0) moved.busiest = most * num_ranks / moved.all;
   return moved;
 }

@@ -62,7 +62,8 @@ struct ExchangeCost {
 
 MovedBytes BytesOf(const schedule::Schedule& schedule, std::span<const schedule::TaskId> tasks,
                    const Sizes& sizes);
-// The same where only what ranks send is known, some of `num_ranks`.
+// The same where only what ranks send is known, some of `num_ranks`: those that send nothing
+// receive all, in even parts.
 MovedBytes BytesOfSenders(std::span<const double> sent, int num_ranks);
 
 inline constexpr size_t kMostLearntFrom = 64;

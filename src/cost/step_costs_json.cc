@@ -18,10 +18,12 @@ namespace {
 constexpr double kMostStepOnce = 1e6;  // seconds
 constexpr double kMostError = 1e9;     // a share of what was predicted
 
+constexpr double kMostFactor = 1e6;
+
 bool IsFactor(const nlohmann::json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return false;
   const double factor = object[key].get<double>();
-  return factor > 0 && factor < 1e6;
+  return factor > 0 && factor < kMostFactor;
 }
 
 nlohmann::ordered_json HeldOutToJson(const HeldOut& held_out) {
@@ -63,14 +65,14 @@ std::optional<size_t> KindNamed(const std::string& name) {
   return std::nullopt;
 }
 
-bool IsNumber(const nlohmann::json& json, const char* key, double most) {
+bool IsCostNumber(const nlohmann::json& json, const char* key, double most) {
   const auto found = json.is_object() ? json.find(key) : json.end();
   return found != json.end() && found->is_number() && found->get<double>() >= 0 &&
          found->get<double>() <= most;
 }
 
 bool HasRate(const nlohmann::json& json, const char* key) {
-  return IsNumber(json, key, kMostRate) && IsRateOrUnknown(json[key].get<double>());
+  return IsCostNumber(json, key, kMostRate) && IsRateOrUnknown(json[key].get<double>());
 }
 
 Status ReadLearntFrom(const nlohmann::json& json, StepCosts* costs) {
@@ -132,7 +134,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
 Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   StepCosts costs;
   for (const char* key : {"ranks", "threads", "step_once_s"}) {
-    if (IsNumber(json, key, std::numeric_limits<double>::max())) continue;
+    if (IsCostNumber(json, key, std::numeric_limits<double>::max())) continue;
     return Error{fmt::format("costs of steps have no number \"{}\"", key)};
   }
   for (const char* key : {"read_bytes_per_s", "dot_operations_per_s"}) {
@@ -174,13 +176,20 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
     }
     costs.copy_bytes_per_second = json["copy_bytes_per_s"].get<double>();
   }
-  if (json.contains("rank_factors")) {
-    return Error{
-        "costs of steps have \"rank_factors\", one number for each rank, as versions before this "
-        "one "
-        "measured them; measure again (convene measure)"};
-  }
-  if (const auto states = json.find("rank_states"); states != json.end()) {
+  // As profiles had it while memory and cores were not told apart.
+  if (const auto factors = json.find("rank_factors"); factors != json.end()) {
+    const auto fits = [](const nlohmann::json& each) {
+      return each.is_number() && each.get<double>() > 0 && each.get<double>() < kMostFactor;
+    };
+    if (!factors->is_array() || std::ssize(*factors) != costs.num_ranks ||
+        !std::all_of(factors->begin(), factors->end(), fits)) {
+      return Error{
+          "costs of steps have \"rank_factors\" that are not a number above 0 for each rank"};
+    }
+    for (const nlohmann::json& each : *factors) {
+      costs.rank_states.push_back({.memory = each.get<double>(), .compute = each.get<double>()});
+    }
+  } else if (const auto states = json.find("rank_states"); states != json.end()) {
     const auto fits = [](const nlohmann::json& each) {
       return IsFactor(each, "memory") && IsFactor(each, "compute");
     };
@@ -203,13 +212,13 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   Result<Curve> seconds = CurveFromJson(exchange, "seconds_over_bytes");
   if (!seconds) return Error{fmt::format("exchanges: {}", seconds.error().message)};
   costs.exchange.seconds = *std::move(seconds);
-  if (!IsNumber(exchange, "core_s_per_byte", kMostCost)) {
+  if (!IsCostNumber(exchange, "core_s_per_byte", kMostCost)) {
     return Error{
         fmt::format("costs of exchanges have no \"core_s_per_byte\" from 0 to {}", kMostCost)};
   }
   costs.exchange.core_seconds_per_byte = exchange["core_s_per_byte"].get<double>();
   if (exchange.contains("unevenness")) {
-    if (!IsNumber(exchange, "unevenness", 1)) {
+    if (!IsCostNumber(exchange, "unevenness", 1)) {
       return Error{"costs of exchanges have an \"unevenness\" that is not from 0 to 1"};
     }
     costs.exchange.unevenness = exchange["unevenness"].get<double>();

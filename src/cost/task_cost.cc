@@ -227,7 +227,7 @@ Result<double> NumberOf(const nlohmann::json& json, const char* key, double most
   return value;
 }
 
-constexpr double kMostSize = 1e30;        // FLOPs and bytes
+constexpr double kMostSizeOfTask = 1e30;  // FLOPs and bytes
 constexpr double kMostSensitivity = 100;  // fits have at most 1
 
 struct Member {
@@ -239,12 +239,12 @@ constexpr Member kMembers[] = {
     {"once_s", &TaskCost::once, kMostCost},
     {"per_group_s", &TaskCost::per_group, kMostCost},
     {"per_row_byte_s", &TaskCost::per_row_byte, kMostCost},
-    {"balance_flops_per_byte", &TaskCost::balance, kMostSize},
+    {"balance_flops_per_byte", &TaskCost::balance, kMostSizeOfTask},
     {"memory_sensitivity", &TaskCost::sensitivity, kMostSensitivity},
-    {"most_flops", &TaskCost::most_flops, kMostSize},
-    {"most_row_bytes", &TaskCost::most_row_bytes, kMostSize},
-    {"most_groups", &TaskCost::most_groups, kMostSize},
-    {"most_score_flops", &TaskCost::most_score_flops, kMostSize},
+    {"most_flops", &TaskCost::most_flops, kMostSizeOfTask},
+    {"most_row_bytes", &TaskCost::most_row_bytes, kMostSizeOfTask},
+    {"most_groups", &TaskCost::most_groups, kMostSizeOfTask},
+    {"most_score_flops", &TaskCost::most_score_flops, kMostSizeOfTask},
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ bool HasExperts(const model::ModelSpec& spec) {
 }
 
 // What rank 0 says. *Collective.*
-ChosenPipeline Tell(comm::Group& group, const ChosenPipeline& mine) {
+ChosenPipeline TellChoice(comm::Group& group, const ChosenPipeline& mine) {
   const nlohmann::json told = {{"chunks", mine.pipeline.chunks},
                                {"cut", static_cast<int>(mine.pipeline.cut)},
                                {"cuts", mine.pipeline.cuts},
@@ -135,7 +135,7 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   }
   const Status mine = chosen ? Status() : Status(chosen.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();
-  return Tell(group, *chosen);
+  return TellChoice(group, *chosen);
 }
 
 }  // namespace convene::engine

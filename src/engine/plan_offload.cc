@@ -21,9 +21,9 @@ namespace {
 
 using memory::Use;
 
-constexpr int kMostSequences = 4096;       // as `convene batch --max-batch`
+constexpr int kMostOffloaded = 4096;       // as `convene batch --max-batch`
 constexpr int kMostTokens = 1 << 15;       // of a step
-constexpr double kSequencesFactor = 1.25;  // between numbers that are tried
+constexpr double kOffloadedFactor = 1.25;  // between numbers that are tried
 constexpr int kFewestRows = 4;             // of a micro-batch
 // Tried in this order, of equals the first. With eight whole requests kept the link busy
 // (docs/results/offload_gpu.md); other numbers were not run with as many sequences, and the roofs
@@ -176,7 +176,7 @@ Result<MemoryPlan> PlanOffload(const model::ModelSpec& spec, const LoadOptions& 
   const Result<ShapeMemory> of_shapes = ShapeMemory::Create(spec, options, formats, machine);
   if (!of_shapes) return of_shapes.error();
   const int most = work.chooses_sequences
-                       ? static_cast<int>(std::min<int64_t>(work.num_requests, kMostSequences))
+                       ? static_cast<int>(std::min<int64_t>(work.num_requests, kMostOffloaded))
                        : options.max_sequences;
   Result<MemoryPlan> best = ResourceExhausted("nothing was tried");
   double best_seconds = 0;
@@ -188,7 +188,7 @@ Result<MemoryPlan> PlanOffload(const model::ModelSpec& spec, const LoadOptions& 
     best = std::move(memory);
     best_seconds = seconds;
   };
-  for (double sequences = most; sequences >= 1; sequences /= kSequencesFactor) {
+  for (double sequences = most; sequences >= 1; sequences /= kOffloadedFactor) {
     if (sequences < most && !work.chooses_sequences) break;
     Shape shape{.sequences = static_cast<int>(sequences)};
     for (const int micro_batches : kMicroBatches) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
@@ -110,14 +111,24 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   question.step_tokens = setting.step_tokens;
   question.rank_memory = setting.rank_memory;
   const planner::Workload& workload = question.workload;
+  // An encoder's input and the answer have a context each (MemoryNeeds::contexts_per_sequence).
+  int longest = workload.longest_request();
+  if (question.spec.has_encoder()) {
+    longest = 1;
+    for (const planner::RequestLengths& request : workload.requests) {
+      longest = std::max({longest, request.prompt_tokens, request.gen_tokens + 1});
+    }
+  }
   const BatchWork work{.num_requests = workload.batch,
                        .prompt_tokens = workload.mean_prompt_tokens(),
                        .gen_tokens = std::max(1.0, workload.mean_gen_tokens()),
-                       .longest = workload.longest_request()};
-  question.memory_of =
-      [spec, work, step_tokens = setting.step_tokens, whole = question.constraints.whole_matrices,
-       rank_memory = setting.rank_memory](const planner::RankSetup& setup, const plan::Plan& plan,
-                                          int batch) -> Result<planner::RankMemory> {
+                       .longest = longest};
+  // Of the ranks of which one needs the most, or of all where their memories are unlike.
+  const auto memories_of = [spec, work, step_tokens = setting.step_tokens,
+                            whole = question.constraints.whole_matrices,
+                            rank_memory = setting.rank_memory, is_one_host = setting.is_one_host](
+                               const planner::RankSetup& setup, const plan::Plan& plan,
+                               int batch) -> Result<std::vector<planner::RankMemory>> {
     for (const strategy::Layout& layout : {plan.layout, plan.decode.value_or(plan.layout)}) {
       const Status fits =
           whole ? weights::CheckWholeMatrices(weights::ShareOf(layout, /*rank=*/0)) : Status();
@@ -129,41 +140,56 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
       const Result<MemoryPlan> memory =
           SpilledMemoryOf(*spec, setup, options, /*kv_share=*/0, unlimited);
       if (!memory) return memory.error();
-      return RankMemoryOf(*memory);
+      return std::vector{RankMemoryOf(*memory)};
     }
-    const bool are_unlike = std::ssize(rank_memory) == plan.layout.num_ranks();
-    planner::RankMemory most;
+    const auto num_ranks = static_cast<size_t>(plan.layout.num_ranks());
+    const bool are_unlike =
+        rank_memory.size() == num_ranks || (rank_memory.size() > num_ranks && !is_one_host);
+    std::vector<planner::RankMemory> memories;
     for (const int rank : are_unlike ? AllRanks(plan.layout) : LargestRanks(plan.layout)) {
       memory::Ledger unlimited;
       const Result<MemoryPlan> memory =
           PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup.weights),
                            std::max(1, setup.num_threads), unlimited);
       if (!memory) return memory.error();
-      planner::RankMemory of_rank = RankMemoryOf(*memory);
-      if (are_unlike) of_rank.limit_bytes = rank_memory[static_cast<size_t>(rank)];
+      memories.push_back(RankMemoryOf(*memory));
+      if (are_unlike) memories.back().limit_bytes = rank_memory[static_cast<size_t>(rank)];
+    }
+    return memories;
+  };
+  question.memory_of = [memories_of](const planner::RankSetup& setup, const plan::Plan& plan,
+                                     int batch) -> Result<planner::RankMemory> {
+    const Result<std::vector<planner::RankMemory>> memories = memories_of(setup, plan, batch);
+    if (!memories) return memories.error();
+    planner::RankMemory most;
+    for (const planner::RankMemory& of_rank : *memories) {
       if (TakesMore(of_rank, most)) most = of_rank;
     }
     return most;
   };
-  question.experts_that_fit = [memory_of = question.memory_of, spec](
-                                  const planner::RankSetup& setup, const plan::Plan& plan,
-                                  int batch, uint64_t memory_bytes) -> Result<int> {
+  question.experts_that_fit = [memories_of, spec](const planner::RankSetup& setup,
+                                                  const plan::Plan& plan, int batch,
+                                                  uint64_t memory_bytes) -> Result<int> {
     const weights::PagedSizes sizes = weights::PagedSizesOf(
         *spec, FormatsOf(setup.weights).weights, strategy::LargestOwner(*spec, plan.layout));
     if (sizes.num_pages == 0) return Error{"the model has no routed experts"};
     plan::Plan least = plan;
     least.experts_in_memory = sizes.fewest_buffers;
-    const Result<planner::RankMemory> memory = memory_of(setup, least, batch);
-    if (!memory) return memory.error();
-    if (memory->total() > memory_bytes) {
+    const Result<std::vector<planner::RankMemory>> memories = memories_of(setup, least, batch);
+    if (!memories) return memories.error();
+    uint64_t more = std::numeric_limits<uint64_t>::max();
+    for (const planner::RankMemory& memory : *memories) {
+      const uint64_t limit = memory.limit(memory_bytes);
+      if (memory.fits(memory_bytes)) {
+        more = std::min(more, (limit - memory.total()) / sizes.page_bytes);
+        continue;
+      }
       return ResourceExhausted(fmt::format(
           "even with its experts read from a disk a rank needs {} (weights {}, KV cache {}, "
           "working memory {}), and has {}",
-          FormatBytes(memory->total()), FormatBytes(memory->weights_bytes),
-          FormatBytes(memory->kv_bytes), FormatBytes(memory->working_bytes),
-          FormatBytes(memory_bytes)));
+          FormatBytes(memory.total()), FormatBytes(memory.weights_bytes),
+          FormatBytes(memory.kv_bytes), FormatBytes(memory.working_bytes), FormatBytes(limit)));
     }
-    const uint64_t more = (memory_bytes - memory->total()) / sizes.page_bytes;
     return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(sizes.num_pages),
                                                more + static_cast<uint64_t>(sizes.fewest_buffers)));
   };
@@ -179,6 +205,11 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   question.memory_per_rank = [setting](int num_ranks) {
     const std::vector<uint64_t>& each = setting.rank_memory;
     // Of fewer ranks than there are the first ones work (engine/fewer_ranks.h).
+    const bool are_fewer = num_ranks < std::ssize(each);
+    if (are_fewer && setting.is_one_host) {
+      return std::accumulate(each.begin(), each.end(), uint64_t{0}) /
+             static_cast<uint64_t>(num_ranks);
+    }
     const auto first = std::span(each).first(std::min(each.size(), static_cast<size_t>(num_ranks)));
     if (!first.empty()) return *std::ranges::min_element(first);
     return setting.memory_per_rank.value_or(setting.memory_of_host /

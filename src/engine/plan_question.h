@@ -16,6 +16,7 @@ struct PlanSetting {
   uint64_t memory_of_host = 0;                   // of all ranks together
   // Of each of all ranks, where they differ; it is then what ranks have.
   std::vector<uint64_t> rank_memory = {};
+  bool is_one_host = false;  // of which fewer ranks then have all
   int step_tokens = 512;
   bool spills_kv = false;  // whether keys and values of a batch may lie on a disk
 };

@@ -20,10 +20,10 @@
 namespace convene::evaluate {
 namespace {
 
-constexpr double kGiga = 1e9;
+constexpr double kGigaOfMachine = 1e9;
 constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
 
-Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
+Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::Profile& profile) {
   std::error_code ignored;  // if it is not there now, the measurement says so
   if (options.disk_is_required) {
     if (!std::filesystem::is_directory(options.disk_directory, ignored)) {
@@ -41,7 +41,7 @@ Status MeasureDisk(const MeasureOptions& options, hardware::Profile& profile) {
     PrintNote("disk not measured: {}\n", disk.error().message);
     return {};
   }
-  profile.disk_gbps = disk->read.mean / kGiga;
+  profile.disk_gbps = disk->read.mean / kGigaOfMachine;
   profile.disk_direct = disk->direct;
   return {};
 }
@@ -67,18 +67,18 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.disk_directory = options.disk_directory;
 
   // First, since it may fail.
-  if (const Status disk = MeasureDisk(options, profile); !disk) return disk.error();
+  if (const Status disk = MeasureDiskOfMachine(options, profile); !disk) return disk.error();
   const kernels::DotPeaks peaks = kernels::MeasureDotPeaks(pool, isa, 3 * options.budget_s);
-  profile.f32_gflops = peaks.f32.median / kGiga;
-  profile.bf16_gflops = peaks.bf16.median / kGiga;
-  profile.int8_gops = peaks.int8.median / kGiga;
+  profile.f32_gflops = peaks.f32.median / kGigaOfMachine;
+  profile.bf16_gflops = peaks.bf16.median / kGigaOfMachine;
+  profile.int8_gops = peaks.int8.median / kGigaOfMachine;
 
   const Result<hardware::HugeBuffer> memory = hardware::AllocateForBandwidth(
       pool, profile.last_level_cache_bytes, options.most_memory_bytes);
   if (!memory) return memory.error();
   const hardware::Rate read =
       hardware::MeasureReadBandwidth(pool, memory->bytes(), options.budget_s);
-  profile.read_gbps = read.median / kGiga;
+  profile.read_gbps = read.median / kGigaOfMachine;
   profile.huge_page_share =
       static_cast<double>(memory->huge_page_bytes()) / static_cast<double>(memory->size_bytes());
   // Of memory that is not written yet, as weights are when they are placed.

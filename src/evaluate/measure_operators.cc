@@ -30,7 +30,7 @@ struct Point {
   std::function<void()> run;
 };
 
-double SecondsOf(const std::function<void()>& run) {
+double SecondsOfOperator(const std::function<void()>& run) {
   const auto start = Clock::now();
   run();
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -46,7 +46,8 @@ std::vector<cost::OperatorSample> RunInTurn(const std::vector<Point>& points, do
   for (int round = 0; round < kMostRounds; ++round) {
     const std::chrono::duration<double> elapsed = Clock::now() - start;
     if (round >= kFewestRounds && elapsed.count() > budget_s) break;
-    for (size_t i = 0; i < points.size(); ++i) seconds[i].push_back(SecondsOf(points[i].run));
+    for (size_t i = 0; i < points.size(); ++i)
+      seconds[i].push_back(SecondsOfOperator(points[i].run));
   }
   std::vector<cost::OperatorSample> samples;
   for (size_t i = 0; i < points.size(); ++i) {

@@ -146,10 +146,10 @@ struct CaseRuns {
   bool overlaps = false;
 };
 
-class Runner {
+class StepsRunner {
  public:
-  Runner(comm::Group& group, hardware::ThreadPool& pool, const kernels::KernelSet& kernels,
-         const MeasureStepsOptions& options)
+  StepsRunner(comm::Group& group, hardware::ThreadPool& pool, const kernels::KernelSet& kernels,
+              const MeasureStepsOptions& options)
       : group_(group),
         pool_(pool),
         kernels_(kernels),
@@ -408,7 +408,7 @@ std::string Describe(const Trial& trial) {
 Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& pool,
                                      const kernels::KernelSet& kernels,
                                      const MeasureStepsOptions& options) {
-  Runner runner(group, pool, kernels, options);
+  StepsRunner runner(group, pool, kernels, options);
   if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
     return ready.error();
   }

@@ -45,7 +45,7 @@ std::vector<cost::TaskParts> PartsOf(const drawing::TracedStep& step) {
 namespace {
 
 // Steps that the same costs are of.
-struct Steps {
+struct TracedSteps {
   cost::StepCosts* costs = nullptr;
   std::vector<const drawing::TracedStep*> steps;
   std::vector<std::string> runs;  // whose steps they are
@@ -55,7 +55,7 @@ struct Steps {
 
 Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> traces,
                                                 cost::MachineProfile* profile) {
-  std::vector<Steps> groups;
+  std::vector<TracedSteps> groups;
   for (const drawing::Trace& trace : traces) {
     for (const drawing::TracedStep& step : trace.steps) {
       if (step.measured.tasks.size() != step.schedule.tasks.size()) continue;  // only predicted
@@ -75,7 +75,7 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
             "several ranks",
             step.schedule.num_ranks, trace.num_threads, trace.weights)};
       }
-      auto group = std::ranges::find(groups, &*found, &Steps::costs);
+      auto group = std::ranges::find(groups, &*found, &TracedSteps::costs);
       if (group == groups.end())
         group = groups.insert(group, {.costs = &*found, .steps = {}, .runs = {}});
       group->steps.push_back(&step);
@@ -84,7 +84,7 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
   }
   if (groups.empty()) return Error{"the traces have no step that ran"};
   std::vector<RefinedCosts> refined;
-  for (const Steps& group : groups) {
+  for (const TracedSteps& group : groups) {
     std::vector<std::vector<cost::TaskParts>> parts;
     for (const drawing::TracedStep* step : group.steps) parts.push_back(PartsOf(*step));
     std::vector<cost::TracedCosts> traced;

@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostTurns = 10;  // there and back; more say no more
 
-double SecondsSince(Clock::time_point start) {
+double SecondsAfter(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -97,7 +97,7 @@ class Runner {
       if (i > 0 && question_.most_load_seconds > 0 && !MayLoad(i)) continue;
       const auto start = Clock::now();
       const Status loaded = Agree(Load(i));
-      tried.load_seconds = SecondsSince(start);
+      tried.load_seconds = SecondsAfter(start);
       if (!loaded) {
         tried.why_not = loaded.error().message;
         continue;
@@ -105,7 +105,7 @@ class Runner {
       // Caches, pages and branch predictors are cold: nothing is kept of it but how long it takes.
       const auto warming = Clock::now();
       Once(i);
-      once[i] = SecondsSince(warming);
+      once[i] = SecondsAfter(warming);
       trials_.run_seconds += once[i];
     }
     TakeTurns(once);
@@ -271,7 +271,7 @@ class Runner {
       if (question_.plans[index].changes_layout()) {
         const auto start = Clock::now();
         ChangePhase(ready, step.phase());
-        run.transition_seconds += SecondsSince(start);
+        run.transition_seconds += SecondsAfter(start);
       }
       const int count = is_decode ? kDecodeSteps : 1;
       double seconds = 0;
@@ -336,7 +336,7 @@ class Runner {
       for (size_t i = order.size(); i-- > 0;) {
         trials_.plans[order[i]].runs.push_back(Once(order[i]));
       }
-      trials_.run_seconds += SecondsSince(start);
+      trials_.run_seconds += SecondsAfter(start);
     }
   }
 

@@ -8,7 +8,7 @@
 namespace convene::jinja {
 namespace {
 
-std::vector<std::string> Split(const std::string& text, char separator) {
+std::vector<std::string> SplitSlice(const std::string& text, char separator) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
     if (c == separator) {
@@ -28,7 +28,7 @@ AttributePath::AttributePath(Run& run, const Value& path) : run_(run) {
     parts_.push_back(path);
     return;
   }
-  for (std::string& part : Split(path.Text(), '.')) {
+  for (std::string& part : SplitSlice(path.Text(), '.')) {
     const bool is_number =
         !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
     const auto number = is_number ? ParseInteger(run, part, 10) : std::nullopt;
@@ -51,7 +51,7 @@ AttributePaths::AttributePaths(Run& run, const Value& paths) : run_(run) {
     paths_.emplace_back(run, paths);
     return;
   }
-  for (std::string& path : Split(paths.Text(), ',')) {
+  for (std::string& path : SplitSlice(paths.Text(), ',')) {
     paths_.emplace_back(run, run.String(std::move(path)));
   }
 }

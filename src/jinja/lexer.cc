@@ -15,7 +15,7 @@ namespace {
 
 using Type = Token::Type;
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsDigitToken(char c) { return c >= '0' && c <= '9'; }
 
 // Every line break as "\n", without one at the end.
 std::string NormalizeLines(std::string_view source) {
@@ -198,13 +198,13 @@ class Lexer {
   // The end of digits that underscores may separate.
   size_t DigitsEnd(size_t pos) const {
     while (pos < source_.size() &&
-           (IsDigit(source_[pos]) ||
-            (source_[pos] == '_' && pos + 1 < source_.size() && IsDigit(source_[pos + 1])))) {
+           (IsDigitToken(source_[pos]) ||
+            (source_[pos] == '_' && pos + 1 < source_.size() && IsDigitToken(source_[pos + 1])))) {
       ++pos;
     }
     return pos;
   }
-  bool DigitAt(size_t pos) const { return pos < source_.size() && IsDigit(source_[pos]); }
+  bool DigitAt(size_t pos) const { return pos < source_.size() && IsDigitToken(source_[pos]); }
 
   bool LexNumber() {
     if (!DigitAt(pos_)) return false;
@@ -280,7 +280,7 @@ class Lexer {
     const auto is_digit = [&](size_t i) {
       if (i >= source_.size()) return false;
       const char c = source_[i];
-      const int digit = IsDigit(c) ? c - '0' : (c | 0x20) >= 'a' ? (c | 0x20) - 'a' + 10 : 99;
+      const int digit = IsDigitToken(c) ? c - '0' : (c | 0x20) >= 'a' ? (c | 0x20) - 'a' + 10 : 99;
       return digit < wanted;
     };
     size_t end = pos_ + 2;

@@ -19,7 +19,7 @@ bool IsLetter(utf8proc_category_t category) {
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 
-bool IsAscii(std::string_view text) {
+bool IsAsciiText(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
@@ -158,7 +158,7 @@ bool IsLineBreak(char32_t c) {
 std::string ToUpper(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  if (IsAscii(text)) {
+  if (IsAsciiText(text)) {
     for (const char c : text) out += c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
     return out;
   }

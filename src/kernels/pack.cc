@@ -24,10 +24,10 @@ constexpr int kChunkCols = 256;
 void Store(float value, float* out) { *out = value; }
 void Store(float value, Bf16* out) { *out = tensor::Bf16FromFloat(value); }
 
-void Convert(tensor::DType dtype, const std::byte* from, int count, float* out) {
+void ConvertRow(tensor::DType dtype, const std::byte* from, int count, float* out) {
   tensor::ConvertToFloat(dtype, from, count, out);
 }
-void Convert(tensor::DType dtype, const std::byte* from, int count, Bf16* out) {
+void ConvertRow(tensor::DType dtype, const std::byte* from, int count, Bf16* out) {
   tensor::ConvertToBf16(dtype, from, count, out);
 }
 
@@ -74,9 +74,9 @@ void LoadColumns(const StoredMatrix& source, int row, int first_col, int count, 
   const int64_t element = tensor::SizeBits(source.dtype) / 8;
   const std::byte* from =
       source.data + (row * source.row_stride + first_col * source.col_stride) * element;
-  if (source.col_stride == 1) return Convert(source.dtype, from, count, out);
+  if (source.col_stride == 1) return ConvertRow(source.dtype, from, count, out);
   for (int i = 0; i < count; ++i) {
-    Convert(source.dtype, from + i * source.col_stride * element, 1, out + i);
+    ConvertRow(source.dtype, from + i * source.col_stride * element, 1, out + i);
   }
 }
 

@@ -92,7 +92,7 @@ class DbrxBinder {
   std::string prefix_;
 };
 
-void BindTensors(ModelSpec& spec) {
+void BindDbrxTensors(ModelSpec& spec) {
   BindMatrix(spec, TensorRole::kEmbedding, -1, -1, "transformer.wte.weight", spec.vocab_size,
              spec.hidden_size);
   for (int layer = 0; layer < spec.num_layers(); ++layer) DbrxBinder(spec, layer).Bind();
@@ -131,7 +131,7 @@ Result<ModelSpec> ReadDbrx(ConfigFields& config) {
   const MoeSpec moe = ReadExperts(config, num_layers);
   if (!config.ok()) return config.error();
   spec.layers.assign(num_layers, {.attention = attention, .moe = moe});
-  BindTensors(spec);
+  BindDbrxTensors(spec);
   return spec;
 }
 

@@ -21,7 +21,7 @@ using text::ChatTemplate;
 using text::RenderOptions;
 
 // Texts that no template contains by itself.
-constexpr const char* kProbe = "probe_9c1f";
+constexpr const char* kMessageProbe = "probe_9c1f";
 constexpr const char* kUnknownKey = "unknown_9c1f";
 
 // The first field of an object that is not null and not among those that are known.
@@ -186,10 +186,10 @@ Result<std::string> RenderForms(const ChatTemplate& chat_template, const RenderO
 }  // namespace
 
 bool ReadsContentParts(const ChatTemplate& chat_template, const RenderOptions& options) {
-  const ordered_json part = {{"type", "text"}, {"text", kProbe}, {kUnknownKey, true}};
+  const ordered_json part = {{"type", "text"}, {"text", kMessageProbe}, {kUnknownKey, true}};
   const ordered_json message = {{"role", "user"}, {"content", ordered_json::array({part})}};
   const Result<std::string> text = chat_template.Render(ordered_json::array({message}), options);
-  return text && text->find(kProbe) != std::string::npos &&
+  return text && text->find(kMessageProbe) != std::string::npos &&
          text->find(kUnknownKey) == std::string::npos;
 }
 

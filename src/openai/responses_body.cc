@@ -47,13 +47,13 @@ constexpr SameField kSameFields[] = {{"model", "model"},
 constexpr const char* kOwnFields[] = {"input",       "instructions", "tools",
                                       "tool_choice", "text",         "reasoning"};
 
-struct NeutralField {
+struct NeutralResponseField {
   const char* name;
   ordered_json neutral;
   const char* advice;
 };
-const std::vector<NeutralField>& NeutralFields() {
-  static const std::vector<NeutralField> fields = {
+const std::vector<NeutralResponseField>& NeutralResponseFields() {
+  static const std::vector<NeutralResponseField> fields = {
       {"store", false, ": nothing is stored"},
       {"previous_response_id", nullptr, ": nothing is stored; give the earlier items as input"},
       {"conversation", nullptr, ": nothing is stored; give the earlier items as input"},
@@ -68,7 +68,7 @@ const std::vector<NeutralField>& NeutralFields() {
   return fields;
 }
 
-FieldStatus CheckFields(const ordered_json& body) {
+FieldStatus CheckResponseFields(const ordered_json& body) {
   std::vector<std::string> known(std::begin(kOwnFields), std::end(kOwnFields));
   for (const SameField& field : kSameFields) known.emplace_back(field.name);
   for (const auto& [name, value] : body.items()) {
@@ -77,7 +77,7 @@ FieldStatus CheckFields(const ordered_json& body) {
       if (*hint) return *hint;
       continue;
     }
-    for (const NeutralField& neutral : NeutralFields()) {
+    for (const NeutralResponseField& neutral : NeutralResponseFields()) {
       if (name != neutral.name) continue;
       if (value.is_null() || value == neutral.neutral) break;
       return FieldError{Error{fmt::format("{} is not supported; it must be absent or {}{}", name,
@@ -85,7 +85,8 @@ FieldStatus CheckFields(const ordered_json& body) {
                         name};
     }
     const bool is_neutral = std::ranges::any_of(
-        NeutralFields(), [&](const NeutralField& neutral) { return name == neutral.name; });
+        NeutralResponseFields(),
+        [&](const NeutralResponseField& neutral) { return name == neutral.name; });
     if (is_neutral) continue;
     return FieldError{Error{fmt::format("{} is not known, so leave it out{}", Printable(name),
                                         DidYouMean(name, known))},
@@ -384,7 +385,7 @@ FieldError InResponses(FieldError error) {
 
 std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const ordered_json& body, const engine::SamplingOptions& defaults) {
-  if (FieldStatus wrong = CheckFields(body)) return *std::move(wrong);
+  if (FieldStatus wrong = CheckResponseFields(body)) return *std::move(wrong);
   ordered_json chat = ordered_json::object();
   for (const SameField& field : kSameFields) {
     const auto found = body.find(field.name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "planner/disaggregated_roles.h"
@@ -148,6 +149,19 @@ class SolvedRoles {
   std::map<std::vector<int>, double> seconds_;  // of a batch, by attention ranks
 };
 
+// Attention where there is least memory, so that experts have the rest; none: the first ranks are
+// those, or memories are alike.
+std::vector<int> SmallestRanks(const PlanQuestion& question, int num_ranks, int count) {
+  const std::vector<uint64_t>& memory = question.rank_memory;
+  if (std::ssize(memory) != num_ranks) return {};
+  std::vector<int> ranks(memory.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::ranges::stable_sort(ranks, {}, [&](int rank) { return memory[static_cast<size_t>(rank)]; });
+  ranks.resize(static_cast<size_t>(count));
+  std::ranges::sort(ranks);
+  return ranks.back() == count - 1 ? std::vector<int>() : ranks;
+}
+
 void AddDivisions(Layout layout, const std::vector<std::vector<double>>& all_factors,
                   int num_experts, std::vector<Layout>& layouts) {
   layouts.push_back(layout);
@@ -200,6 +214,10 @@ std::vector<Layout> DisaggregatedLayouts(const PlanQuestion& question, const Ran
     AddDivisions(layout, factors, num_experts, layouts);
     layout.attention_ranks = solved.AttentionRanks(attention);
     if (!layout.attention_ranks.empty()) AddDivisions(layout, factors, num_experts, layouts);
+    const std::vector<int> smallest = SmallestRanks(question, setup.num_ranks, attention);
+    if (smallest.empty() || smallest == layout.attention_ranks) continue;
+    layout.attention_ranks = smallest;
+    AddDivisions(layout, factors, num_experts, layouts);
   }
   return layouts;
 }

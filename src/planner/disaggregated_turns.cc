@@ -18,16 +18,16 @@ using strategy::AttentionOrder;
 using strategy::Pipeline;
 
 // Layouts whose turns are searched, of all setups.
-constexpr size_t kMostRefined = 6;
+constexpr size_t kMostTurns = 6;
 // What is so much slower than the best plan as proposed is not searched.
 constexpr double kMostGain = 1.25;
 // A number is varied in one direction until so many in a row are no better.
-constexpr int kMostWorse = 2;
+constexpr int kMostWorseTurns = 2;
 
 constexpr double kWorstScore = std::numeric_limits<double>::infinity();
 constexpr auto kFine = plan::DisaggregatedStrategy::kFine;
 
-bool HasSharedExperts(const model::ModelSpec& spec) {
+bool HasSharedExpert(const model::ModelSpec& spec) {
   return std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
     return layer.moe && layer.moe->shared_intermediate_size > 0;
   });
@@ -58,7 +58,7 @@ class TurnsOfLayout {
       : search_(search),
         base_(std::move(base)),
         wanted_(WantedTurnsOf(search)),
-        has_orders_(lines.empty() && HasSharedExperts(search.question().spec)) {
+        has_orders_(lines.empty() && HasSharedExpert(search.question().spec)) {
     base_.figures.reset();
     base_.plan.lines = std::move(lines);
     for (const Candidate& one : search.candidates()) {
@@ -122,7 +122,7 @@ class TurnsOfLayout {
       worse = score < least ? 0 : worse + 1;
       least = std::min(least, score);
       is_better = Try(pipeline) || is_better;
-      if (worse == kMostWorse) break;
+      if (worse == kMostWorseTurns) break;
     }
     return is_better;
   }
@@ -304,8 +304,8 @@ void RefineTurns(PlanSearch& search) {
     if (candidate.figures->score > kMostGain * least) {
       candidate.not_refined = fmt::format("it is {:.1f} % slower than the best plan as proposed",
                                           100 * (candidate.figures->score / least - 1));
-    } else if (num_refined == kMostRefined) {
-      candidate.not_refined = fmt::format("{} others are faster as proposed", kMostRefined);
+    } else if (num_refined == kMostTurns) {
+      candidate.not_refined = fmt::format("{} others are faster as proposed", kMostTurns);
     } else {
       ++num_refined;
       RefineLayout(search, candidate);

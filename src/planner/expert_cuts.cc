@@ -21,7 +21,7 @@ using Curve = std::vector<double>;
 constexpr int kPlaces = 256;
 
 // Added to by each rank: what it has of one kind, by expert.
-void AddTo(const std::vector<double>& by_expert, Curve& curve) {
+void AddToCuts(const std::vector<double>& by_expert, Curve& curve) {
   std::vector<double> before(1, 0);
   for (const double one : by_expert) before.push_back(before.back() + one);
   const double all = before.back();
@@ -71,9 +71,9 @@ Curves CurvesOf(const ExpertStep& step, const model::MoeSpec& moe) {
       returned.push_back(sizes.at(
           {.kind = SizeKind::kReturned, .layer = 0, .chunk = i, .from = rank, .to = other}));
     }
-    AddTo(flops, curves.flops);
-    AddTo(sent, curves.sent);
-    AddTo(returned, curves.returned);
+    AddToCuts(flops, curves.flops);
+    AddToCuts(sent, curves.sent);
+    AddToCuts(returned, curves.returned);
   }
   return curves;
 }
@@ -100,7 +100,7 @@ std::vector<double> Rounded(Pipeline pipeline, std::vector<double> cuts, int num
   return rounded;
 }
 
-const model::MoeSpec& MoeOf(const model::ModelSpec& spec) {
+const model::MoeSpec& MoeOfQuestion(const model::ModelSpec& spec) {
   const auto layer =
       std::ranges::find_if(spec.layers, [](const auto& l) { return l.moe.has_value(); });
   CHECK(layer != spec.layers.end(), "a model without experts");
@@ -112,7 +112,7 @@ const model::MoeSpec& MoeOf(const model::ModelSpec& spec) {
 std::vector<std::vector<double>> CutsToTry(const ExpertStep& step, Pipeline pipeline) {
   constexpr int kSteps = 4;
   pipeline.cuts.clear();
-  const model::MoeSpec& moe = MoeOf(step.spec);
+  const model::MoeSpec& moe = MoeOfQuestion(step.spec);
   const int num_experts = step.roles.expert_split().MostExperts(moe.num_experts);
   const int fewest = step.roles.expert_split().FewestExperts(moe.num_experts);
   std::vector<std::vector<double>> cuts;

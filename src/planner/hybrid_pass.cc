@@ -98,6 +98,7 @@ class HybridPass {
   };
 
   void ListStrategies() {
+    memory_limit_ = search_.question().memory_per_rank(setup_.num_ranks);
     for (const Candidate& candidate : search_.candidates()) {
       const strategy::Layout& layout = candidate.plan.layout;
       if (candidate.setup != setup_ || candidate.plan.decode || !layout.expert_weights.empty() ||
@@ -106,7 +107,6 @@ class HybridPass {
         continue;
       }
       usual_ = candidate.plan;
-      memory_limit_ = std::max(memory_limit_, candidate.memory_limit);
       attention_.insert(layout.attention_tp);
       experts_.insert(layout.expert_tp);
       pairs_[{layout.attention_tp, layout.expert_tp}] = candidate;
@@ -363,7 +363,7 @@ class HybridPass {
               : fmt::format("a rank needs {} with the experts of both phases{}, and has {}",
                             FormatBytes(memory->total()),
                             how == How::kLoad ? ", of decode's in int4 what is not prefill's" : "",
-                            FormatBytes(memory_limit_));
+                            FormatBytes(memory->limit(memory_limit_)));
       return way;
     }
     way.memory = *memory;
@@ -430,7 +430,10 @@ class HybridPass {
   }
 
   Candidate CandidateOf(const Way& way) const {
-    return {.setup = setup_, .plan = way.plan, .memory = way.memory, .memory_limit = memory_limit_};
+    return {.setup = setup_,
+            .plan = way.plan,
+            .memory = way.memory,
+            .memory_limit = way.memory.limit(memory_limit_)};
   }
 
   void Reject(const Way& way, std::string reason) {

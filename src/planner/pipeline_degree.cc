@@ -84,7 +84,7 @@ class Pricer {
 };
 
 // What is simpler compares less.
-auto Complexity(const Pipeline& pipeline) {
+auto ComplexityOfPipeline(const Pipeline& pipeline) {
   return std::tuple(pipeline.micro_batches, !pipeline.cuts.empty(), pipeline.chunks);
 }
 
@@ -147,7 +147,8 @@ Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {
   choice.fastest = *std::ranges::min_element(choice.candidates, IsFaster);
   choice.chosen = choice.fastest;
   for (const PricedPipeline& other : choice.candidates) {
-    const bool is_simpler = Complexity(other.pipeline) < Complexity(choice.chosen.pipeline);
+    const bool is_simpler =
+        ComplexityOfPipeline(other.pipeline) < ComplexityOfPipeline(choice.chosen.pipeline);
     if (is_simpler && !SurelyBeats(choice.fastest, other, question.costs)) choice.chosen = other;
   }
   choice.gain = cost::IntervalOfDifference(choice.plain.layer, choice.fastest.layer,

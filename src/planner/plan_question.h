@@ -99,8 +99,7 @@ struct PlanQuestion {
   std::function<Result<plan::Plan>(const RankSetup&, const plan::Plan&, int batch,
                                    uint64_t memory_bytes, double kv_share)>
       spilled_that_fit = {};
-  // That each of so many has; of ranks with unlike memories the one of the first so many with the
-  // least.
+  // That each of so many has; of ranks with unlike memories the least that one of them has.
   std::function<uint64_t(int num_ranks)> memory_per_rank = {};
   // Of all ranks that there are, where their memories differ; empty: they do not, or nothing is
   // known.

@@ -13,7 +13,7 @@ namespace {
 
 using schedule::Size;
 
-constexpr int kDraws = 8;
+constexpr int kRoutingDraws = 8;
 // From so many visits of an expert on, next to no expert is left out in any routing.
 constexpr double kMostVisits = 4;
 
@@ -31,11 +31,11 @@ Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& sh
   const Result<double> even = seconds([&](const Size& size) { return expected.at(size); });
   if (!even) return even.error();
   double mean = 0;
-  for (uint32_t draw = 0; draw < kDraws; ++draw) {
+  for (uint32_t draw = 0; draw < kRoutingDraws; ++draw) {
     const DrawnSizes drawn(expected, question.options.roles, shares, top_k, draw);
     const Result<double> uneven = seconds([&](const Size& size) { return drawn.at(size); });
     if (!uneven) return uneven.error();
-    mean += *uneven / kDraws;
+    mean += *uneven / kRoutingDraws;
   }
   return std::max(0.0, mean - *even);
 }

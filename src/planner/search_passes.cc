@@ -191,11 +191,7 @@ void AddPaged(PlanSearch& search) {
     paged.plan.experts_in_memory = experts ? *experts : 1;
     Candidate* const added = search.Add(std::move(paged));
     if (added != nullptr && !experts) search.Reject(*added, experts.error().message);
-    if (added != nullptr && experts) {
-      if (const auto memory = question.memory_of(added->setup, added->plan, batch)) {
-        added->memory = *memory;
-      }
-    }
+    if (added != nullptr && experts) search.CheckMemory(*added);
     AddSpilled(search, whole);
   }
 }

@@ -42,10 +42,12 @@ void AddUnequalStages(PlanSearch& search, const Candidate& alike) {
 // Bytes of one expert of all layers.
 double BytesOfExpert(const PlanQuestion& question, const Candidate& candidate) {
   double elements = 0;
-  for (const model::LayerSpec& layer : question.spec.layers) {
-    if (!layer.moe) continue;
-    elements += (layer.moe->activation.gated() ? 3.0 : 2.0) * layer.moe->intermediate_size *
-                question.spec.hidden_size;
+  for (const auto* stack : {&question.spec.encoder_layers, &question.spec.layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      if (!layer.moe) continue;
+      elements += (layer.moe->activation.gated() ? 3.0 : 2.0) * layer.moe->intermediate_size *
+                  question.spec.hidden_size;
+    }
   }
   return elements * question.bytes_of(candidate.setup.weights, candidate.plan.wire).weights;
 }

@@ -16,7 +16,7 @@ constexpr double kDeviationsOfNineInTen = 1.645;
 // Weights pass through memory as they are read, are converted, and are written.
 constexpr double kPassesOfLoading = 3;
 
-cost::Outline ScoredOf(const PlanFigures& figures) {
+cost::Outline ScoredFigures(const PlanFigures& figures) {
   return {.seconds = figures.score,
           .by_kind = figures.path,
           .overlapped_seconds = figures.overlapped_seconds};
@@ -34,7 +34,7 @@ double MeanAboveZero(double mean, double deviation) {
 // Of the seconds per generated token.
 double GainOf(const PlanFigures& chosen, const PlanFigures& other, const cost::StepErrors& errors) {
   const cost::Interval difference =
-      cost::IntervalOfDifference(ScoredOf(chosen), ScoredOf(other), errors);
+      cost::IntervalOfDifference(ScoredFigures(chosen), ScoredFigures(other), errors);
   return MeanAboveZero(chosen.score - other.score,
                        (difference.high - difference.low) / 2 / kDeviationsOfNineInTen);
 }

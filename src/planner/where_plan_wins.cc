@@ -196,8 +196,17 @@ Parameter Lengths(const PlanQuestion& question, int RequestLengths::*tokens, con
 }
 
 Parameter Prompts(const PlanQuestion& question) {
-  return Lengths(question, &RequestLengths::prompt_tokens, "prompts", kLeastPrompt,
-                 static_cast<int>(question.workload.mean_prompt_tokens()), kMostPrompt);
+  const auto present = static_cast<int>(question.workload.mean_prompt_tokens());
+  int most = kMostPrompt;
+  if (question.spec.has_encoder()) {
+    // It sees the longest one in one step.
+    int longest = 1;
+    for (const RequestLengths& request : question.workload.requests) {
+      longest = std::max(longest, request.prompt_tokens);
+    }
+    most = std::min(most, static_cast<int>(int64_t{present} * question.step_tokens / longest));
+  }
+  return Lengths(question, &RequestLengths::prompt_tokens, "prompts", kLeastPrompt, present, most);
 }
 
 Parameter Answers(const PlanQuestion& question) {

@@ -35,7 +35,14 @@ LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std
     const auto memory =
         question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
     if (!memory) continue;
-    const uint64_t total = memory->total();
+    // Of unlike ranks, as if the one that takes most of what it has had as much as others.
+    const uint64_t common = question.memory_per_rank(num_ranks);
+    const double scale = memory->limit_bytes > 0 ? static_cast<double>(common) /
+                                                       static_cast<double>(memory->limit_bytes)
+                                                 : 1;
+    const uint64_t total = memory->limit_bytes > 0
+                               ? static_cast<uint64_t>(static_cast<double>(memory->total()) * scale)
+                               : memory->total();
     least.any = std::min(least.any.value_or(total), total);
     const bool is_allowed = question.allowed.layout || !ChangesLayout(question, plan);
     if (is_allowed) least.allowed = std::min(least.allowed.value_or(total), total);

@@ -18,8 +18,8 @@ using nlohmann::json;
 
 constexpr int kVersion = 1;
 constexpr std::string_view kObjectives[] = {"throughput", "ttft", "time_per_token", "goodput"};
-constexpr double kMostRate = 1e6;     // requests per second
-constexpr double kMostSeconds = 1e6;  // of a limit
+constexpr double kMostRate = 1e6;               // requests per second
+constexpr double kMostSecondsOfWorkload = 1e6;  // of a limit
 constexpr size_t kMostPathBytes = 4096;
 
 // As it stands there; what may be long is cut.
@@ -108,10 +108,10 @@ Status ReadLimits(const json& object, ServiceLimits* limits) {
   for (const auto& [key, value] : object.items()) {
     Status read;
     if (key == "ttft_s") {
-      read = Assign(NumberOf(value, "ttft_s", 1e-9, kMostSeconds), &limits->ttft);
+      read = Assign(NumberOf(value, "ttft_s", 1e-9, kMostSecondsOfWorkload), &limits->ttft);
     } else if (key == "time_per_token_s") {
-      read =
-          Assign(NumberOf(value, "time_per_token_s", 1e-9, kMostSeconds), &limits->time_per_token);
+      read = Assign(NumberOf(value, "time_per_token_s", 1e-9, kMostSecondsOfWorkload),
+                    &limits->time_per_token);
     } else {
       read = UnknownKey(key, "ttft_s and time_per_token_s");
     }

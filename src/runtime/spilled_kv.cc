@@ -20,7 +20,7 @@ using memory::DirectBytes;
 namespace {
 
 // That hold the sequence when the step has ended.
-int BlocksOf(const SequenceStep& sequence) {
+int BlocksOfSpilled(const SequenceStep& sequence) {
   const int end = sequence.first_position + static_cast<int>(sequence.tokens.size());
   return (end + kKvBlockTokens - 1) / kKvBlockTokens;
 }
@@ -90,7 +90,7 @@ double SpilledKv::missing() const {
 }
 
 int SpilledKv::CountSpilled(const SequenceStep& sequence) const {
-  const auto blocks = sequence.blocks.first(static_cast<size_t>(BlocksOf(sequence)));
+  const auto blocks = sequence.blocks.first(static_cast<size_t>(BlocksOfSpilled(sequence)));
   return static_cast<int>(
       std::ranges::count_if(blocks, [&](int32_t block) { return block >= cache_.num_blocks(); }));
 }
@@ -128,7 +128,7 @@ void SpilledKv::Begin(std::vector<SequenceStep>& step) {
     used += spilled;
     StepPart& part = parts_.back();
     part.sequences.end = i + 1;
-    for (int j = 0; j < BlocksOf(sequence); ++j) {
+    for (int j = 0; j < BlocksOfSpilled(sequence); ++j) {
       const int32_t block = sequence.blocks[j];
       if (block < cache_.num_blocks()) {
         blocks_[i].push_back(block);

@@ -83,7 +83,7 @@ void AppendForm(std::string_view text, UnicodeForm form, std::string* result) {
 
 // Only runs of characters that the form may change go through the library, each with the character
 // before it, which may take up a mark.
-void ApplyStep(UnicodeForm form, NormalizedText* text) {
+void ApplyNormalizerStep(UnicodeForm form, NormalizedText* text) {
   const char32_t inert_below = form == UnicodeForm::kNfc ? 0x300 : 0x80;
   const auto may_change = [&](char32_t c) {
     return c >= inert_below && !IsInRanges(c, NormalizationBarriers());
@@ -121,7 +121,7 @@ void ApplyStep(UnicodeForm form, NormalizedText* text) {
   rewriter.Keep(kept, source.size());
 }
 
-void ApplyStep(Lowercase /*step*/, NormalizedText* text) {
+void ApplyNormalizerStep(Lowercase /*step*/, NormalizedText* text) {
   Rewriter rewriter(text);
   ForEachCharacter(rewriter.source(), [&](char32_t code_point, size_t begin, size_t /*end*/) {
     AppendLowerCase(code_point, rewriter.text());
@@ -129,14 +129,14 @@ void ApplyStep(Lowercase /*step*/, NormalizedText* text) {
   });
 }
 
-void ApplyStep(StripAccents /*step*/, NormalizedText* text) {
+void ApplyNormalizerStep(StripAccents /*step*/, NormalizedText* text) {
   Rewriter rewriter(text);
   ForEachCharacter(rewriter.source(), [&](char32_t code_point, size_t begin, size_t end) {
     if (!IsMark(code_point)) rewriter.Keep(begin, end);
   });
 }
 
-void ApplyStep(const Strip& step, NormalizedText* text) {
+void ApplyNormalizerStep(const Strip& step, NormalizedText* text) {
   Rewriter rewriter(text);
   const std::string_view source = rewriter.source();
   const size_t begin = step.left ? SkipSpaceForward(source, 0) : 0;
@@ -144,7 +144,7 @@ void ApplyStep(const Strip& step, NormalizedText* text) {
   rewriter.Keep(begin, std::max(begin, end));
 }
 
-Status ApplyStep(const Replace& step, size_t original_bytes, NormalizedText* text) {
+Status ApplyNormalizerStep(const Replace& step, size_t original_bytes, NormalizedText* text) {
   std::vector<Match> matches;
   if (Status status = step.pattern.FindAll(text->text, &matches); !status) return status;
   if (matches.empty()) return {};
@@ -162,13 +162,13 @@ Status ApplyStep(const Replace& step, size_t original_bytes, NormalizedText* tex
   return {};
 }
 
-void ApplyStep(const Prepend& step, NormalizedText* text) {
+void ApplyNormalizerStep(const Prepend& step, NormalizedText* text) {
   if (text->text.empty()) return;
   text->text.insert(0, step.prefix);
   if (text->num_origin_bytes > 0) text->num_origin_bytes += step.prefix.size();
 }
 
-void ApplyStep(SpellBytes /*step*/, NormalizedText* text) {
+void ApplyNormalizerStep(SpellBytes /*step*/, NormalizedText* text) {
   Rewriter rewriter(text);
   ForEachCharacter(rewriter.source(), [&](char32_t /*code_point*/, size_t begin, size_t end) {
     AppendByteLevel(rewriter.source().substr(begin, end - begin), rewriter.text());
@@ -218,7 +218,7 @@ class CharacterReplacer {
 
 // Looks up short grapheme clusters as a whole, where the replacement of a beginning replaces all of
 // it, then their characters. So the reference does it.
-Status ApplyStep(const MapCharacters& step, size_t original_bytes, NormalizedText* text) {
+Status ApplyNormalizerStep(const MapCharacters& step, size_t original_bytes, NormalizedText* text) {
   constexpr size_t kShortClusterBytes = 5;
   CharacterReplacer replacer(text);
   const std::string_view source = replacer.source();
@@ -253,9 +253,9 @@ Status Normalizer::Apply(NormalizedText* text) const {
         [&](const auto& concrete) -> Status {
           using Step = std::remove_cvref_t<decltype(concrete)>;
           if constexpr (std::is_same_v<Step, Replace> || std::is_same_v<Step, MapCharacters>) {
-            return ApplyStep(concrete, original_bytes, text);
+            return ApplyNormalizerStep(concrete, original_bytes, text);
           } else {
-            ApplyStep(concrete, text);
+            ApplyNormalizerStep(concrete, text);
             return CheckGrowth(original_bytes, text->text.size());
           }
         },

@@ -9,7 +9,7 @@
 namespace convene::text {
 namespace {
 
-constexpr int32_t kNone = -1;
+constexpr int32_t kNoPiece = -1;
 // How much worse an unknown character is than the worst token.
 constexpr double kUnknownPenalty = 10;
 // Of a word without a place that no token spans: 24 bytes for each of these.
@@ -22,7 +22,7 @@ Unigram::Unigram(Vocabulary vocabulary, std::vector<double> scores, UnigramOptio
   const auto worst = std::min_element(scores_.begin(), scores_.end());
   if (worst != scores_.end()) unknown_score_ = *worst - kUnknownPenalty;
   for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_.push_back(vocabulary_.IdOf(fmt::format("<0x{:02X}>", byte)).value_or(kNone));
+    byte_ids_.push_back(vocabulary_.IdOf(fmt::format("<0x{:02X}>", byte)).value_or(kNoPiece));
   }
 }
 
@@ -85,7 +85,7 @@ int32_t Unigram::Child(int32_t node, uint8_t byte) const {
   const auto last = first + trie_[node].num_children;
   const auto found = std::lower_bound(
       first, last, byte, [](const TrieNode& child, uint8_t wanted) { return child.byte < wanted; });
-  if (found == last || found->byte != byte) return kNone;
+  if (found == last || found->byte != byte) return kNoPiece;
   return static_cast<int32_t>(found - trie_.begin());
 }
 
@@ -150,7 +150,7 @@ Status Unigram::EncodeWord(std::string_view word, std::vector<int32_t>* ids) con
       if (arrivals.size() <= end - decided) arrivals.resize(end - decided + 1);
       Arrival& arrival = arrivals[end - decided];
       const bool is_better = token_score + score > arrival.score;
-      if (arrival.token != kNone && !is_better) return;  // the first of equal ones stays
+      if (arrival.token != kNoPiece && !is_better) return;  // the first of equal ones stays
       arrival = {.score = token_score + score, .begin = at, .token = token};
     };
     size_t character_end = at;
@@ -159,9 +159,9 @@ Status Unigram::EncodeWord(std::string_view word, std::vector<int32_t>* ids) con
     int32_t node = 0;
     for (size_t end = at; end < word.size();) {
       node = Child(node, static_cast<uint8_t>(word[end++]));
-      if (node == kNone) break;
+      if (node == kNoPiece) break;
       const int32_t token = trie_[node].token;
-      if (token == kNone) continue;
+      if (token == kNoPiece) continue;
       arrive(end, token, scores_[token]);
       has_character = has_character || end == character_end;
     }
@@ -189,7 +189,7 @@ void Unigram::AppendUnknown(std::string_view text, std::vector<int32_t>* ids) co
   }
   const auto id_of_byte = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   if (options_.byte_fallback &&
-      std::all_of(text.begin(), text.end(), [&](char b) { return id_of_byte(b) != kNone; })) {
+      std::all_of(text.begin(), text.end(), [&](char b) { return id_of_byte(b) != kNoPiece; })) {
     for (const char byte : text) ids->push_back(id_of_byte(byte));
     return;
   }

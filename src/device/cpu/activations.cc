@@ -7,14 +7,14 @@ namespace convene::device {
 namespace {
 
 // The widest of each buffer over all layers.
-struct Widths {
+struct RowWidths {
   int64_t output_dim = 0;
   int64_t qkv_dim = 0;
   int64_t router = 0;
 };
 
 template <typename T, typename U>
-void Widen(T& width, U wanted) {
+void WidenRow(T& width, U wanted) {
   width = std::max(width, static_cast<T>(wanted));
 }
 
@@ -27,28 +27,28 @@ int64_t ProjectedElements(const model::AttentionSpec& attention) {
   return (latent.query_rank > 0 ? latent.query_rank : attention.query_dim()) + latent.key_dim();
 }
 
-Widths WidestOf(const model::ModelSpec& spec) {
-  Widths widths;
+RowWidths WidestRowsOf(const model::ModelSpec& spec) {
+  RowWidths widths;
   const auto widen_for = [&](const model::AttentionSpec& attention) {
-    Widen(widths.output_dim, attention.output_dim());
-    Widen(widths.qkv_dim, ProjectedElements(attention));
+    WidenRow(widths.output_dim, attention.output_dim());
+    WidenRow(widths.qkv_dim, ProjectedElements(attention));
   };
   for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
     for (const model::LayerSpec& layer : *stack) {
       widen_for(layer.attention);
       if (layer.cross_attention) widen_for(*layer.cross_attention);
-      if (layer.moe) Widen(widths.router, layer.moe->num_experts + 1);
+      if (layer.moe) WidenRow(widths.router, layer.moe->num_experts + 1);
     }
   }
   return widths;
 }
 
 // Gives each buffer its place; with `base` null only the size is found.
-uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
-               const FrameShape& shape, std::byte* base, Activations* out) {
+uint64_t PlaceRows(const model::ModelSpec& spec, kernels::ActivationFormat format,
+                   const FrameShape& shape, std::byte* base, Activations* out) {
   constexpr auto kFloat = kernels::ActivationFormat::kF32;
   const kernels::ActivationFormat wide = WideFormat(format);
-  const Widths widths = WidestOf(spec);
+  const RowWidths widths = WidestRowsOf(spec);
   const int64_t hidden = spec.hidden_size;
   const int64_t tokens = shape.tokens;
   RowPlacer place(base);
@@ -73,7 +73,7 @@ uint64_t Place(const model::ModelSpec& spec, kernels::ActivationFormat format,
 uint64_t Activations::SizeBytes(const model::ModelSpec& spec, kernels::ActivationFormat format,
                                 const FrameShape& shape) {
   Activations unplaced;
-  return Place(spec, format, shape, nullptr, &unplaced);
+  return PlaceRows(spec, format, shape, nullptr, &unplaced);
 }
 
 Result<Activations> Activations::Create(const model::ModelSpec& spec,
@@ -88,7 +88,7 @@ Result<Activations> Activations::Create(const model::ModelSpec& spec,
   Activations activations;
   activations.memory = std::move(*memory);
   activations.exchange = std::move(*exchange);
-  Place(spec, format, shape, activations.memory.data(), &activations);
+  PlaceRows(spec, format, shape, activations.memory.data(), &activations);
   return activations;
 }
 
