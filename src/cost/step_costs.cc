@@ -282,85 +282,56 @@ void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples
   }
 }
 
-// The seconds of a rank's tasks, as measured and as they cost on all ranks: these are a part that
-// goes with its memory and one that goes with its cores (task_cost.h).
+// The part of a task's seconds that goes with cores; the rest goes with memory.
+double SecondsOfCores(const TaskCost& cost, const TaskParts& parts, const MachineState& state) {
+  return cost.Seconds(parts, {.memory = 0, .compute = state.compute});
+}
+
+// How much longer a rank's tasks take than they cost on all ranks: those that mostly wait for
+// memory, and those that mostly wait for cores.
 class RankFit {
  public:
   void Add(const TaskCost& cost, const TaskSample& sample) {
     const double all = cost.Seconds(sample.parts, sample.state);
     if (!(all > 0)) return;
-    const double of_cores =
-        cost.Seconds(sample.parts, {.memory = 0, .compute = sample.state.compute});
-    tasks_.push_back({.measured = sample.seconds,
-                      .of_memory = all - of_cores,
-                      .of_cores = of_cores,
-                      .sensitivity = cost.sensitivity});
-    measured_ += sample.seconds;
-    all_ += all;
-    shares_of_cores_ += of_cores / all;
+    const double of_cores = SecondsOfCores(cost, sample.parts, sample.state);
+    (of_cores < 0.5 * all ? memory_ : cores_).push_back({sample.seconds / all, all});
   }
 
-  // The least squares of errors, each beside what its task costs. One factor for both where next to
-  // no task says what one of them is.
+  // Of each the median, where a task counts as long as it should take: one that was disturbed says
+  // nothing. One number for both where next to no task says what one of them is.
   MachineState State() const {
-    if (!(all_ > 0)) return {};
-    const auto num_tasks = static_cast<double>(tasks_.size());
-    if (std::min(shares_of_cores_, num_tasks - shares_of_cores_) < kLeastPart * num_tasks) {
-      return {.memory = measured_ / all_, .compute = measured_ / all_};
+    if (memory_.empty() && cores_.empty()) return {};
+    std::vector<WeightedRatio> both = memory_;
+    both.insert(both.end(), cores_.begin(), cores_.end());
+    if (std::min(memory_.size(), cores_.size()) < kLeastShare * both.size()) {
+      const double ratio = WeightedMedian(std::move(both));
+      return {.memory = ratio, .compute = ratio};
     }
-    // Convex in either, and so found from both sides.
-    double low = std::log(1 / kMostFactor);
-    double high = std::log(kMostFactor);
-    for (int turn = 0; turn < 60; ++turn) {
-      const double first = low + (high - low) / 3;
-      const double second = high - (high - low) / 3;
-      if (ErrorAt(std::exp(first)) < ErrorAt(std::exp(second))) {
-        high = second;
-      } else {
-        low = first;
-      }
-    }
-    const double memory = std::exp((low + high) / 2);
-    return {.memory = memory, .compute = CoresBeside(memory)};
+    return {.memory = WeightedMedian(memory_), .compute = WeightedMedian(cores_)};
   }
 
  private:
-  struct Task {
-    double measured = 0;
-    double of_memory = 0;
-    double of_cores = 0;
-    double sensitivity = 1;
+  struct WeightedRatio {
+    double ratio = 0;
+    double weight = 0;
   };
-  static constexpr double kLeastPart = 0.1;
-  static constexpr double kMostFactor = 16;
+  static constexpr double kLeastShare = 0.1;
 
-  double CoresBeside(double memory) const {
-    double sum = 0;
-    double squares = 0;
-    for (const Task& task : tasks_) {
-      const double rest = task.measured - std::pow(memory, task.sensitivity) * task.of_memory;
-      const double cost = task.of_memory + task.of_cores;
-      sum += rest * task.of_cores / cost;
-      squares += task.of_cores * task.of_cores / cost;
+  static double WeightedMedian(std::vector<WeightedRatio> ratios) {
+    std::ranges::sort(ratios, {}, &WeightedRatio::ratio);
+    double all = 0;
+    for (const WeightedRatio& one : ratios) all += one.weight;
+    double below = 0;
+    for (const WeightedRatio& one : ratios) {
+      below += one.weight;
+      if (below >= all / 2) return one.ratio;
     }
-    return std::clamp(sum / squares, 1 / kMostFactor, kMostFactor);
+    return 1;
   }
 
-  double ErrorAt(double memory) const {
-    const double cores = CoresBeside(memory);
-    double error = 0;
-    for (const Task& task : tasks_) {
-      const double rest = task.measured - std::pow(memory, task.sensitivity) * task.of_memory -
-                          cores * task.of_cores;
-      error += rest * rest / (task.of_memory + task.of_cores);
-    }
-    return error;
-  }
-
-  std::vector<Task> tasks_;
-  double measured_ = 0;
-  double all_ = 0;              // that they cost on all ranks
-  double shares_of_cores_ = 0;  // of each task, in all
+  std::vector<WeightedRatio> memory_;
+  std::vector<WeightedRatio> cores_;
 };
 
 // None where ranks are alike.
@@ -512,6 +483,15 @@ MovedBytes BytesOfSenders(std::span<const double> sent, int num_ranks) {
   if (num_receivers > 0) most = std::max(most, moved.all / static_cast<double>(num_receivers));
   if (moved.all > 0) moved.busiest = most * num_ranks / moved.all;
   return moved;
+}
+
+double StepCosts::TaskSeconds(const TaskCost& cost, int rank, const TaskParts& parts,
+                              const MachineState& state) const {
+  const double all = cost.Seconds(parts, state);
+  if (rank_states.empty()) return all;
+  const MachineState& of_rank = rank_states[static_cast<size_t>(rank)];
+  const double of_cores = SecondsOfCores(cost, parts, state);
+  return (all - of_cores) * of_rank.memory + of_cores * of_rank.compute;
 }
 
 double StepCosts::ExchangeSeconds(TaskKind kind, const MovedBytes& bytes,

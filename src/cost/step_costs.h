@@ -85,7 +85,8 @@ struct StepCosts {
   // that are copied. 0: not measured, and half of what is read in a second.
   double copy_bytes_per_second = 0;
   double step_once = 0;  // seconds of a step besides its tasks: telling other ranks of it
-  // By rank, how slow its memory and its cores are beside these costs; none: ranks are alike.
+  // By rank, how much longer than these costs what waits for its memory takes, and what waits for
+  // its cores; none: ranks are alike.
   std::vector<MachineState> rank_states = {};
   // How well each kind of task, and exchanges, were predicted while they were held out.
   std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
@@ -109,12 +110,7 @@ struct StepCosts {
 
   // Of a task of such a cost on a rank, on a machine that is just now so slow.
   double TaskSeconds(const TaskCost& cost, int rank, const TaskParts& parts,
-                     const MachineState& state = {}) const {
-    if (rank_states.empty()) return cost.Seconds(parts, state);
-    const MachineState& of_rank = rank_states[static_cast<size_t>(rank)];
-    return cost.Seconds(parts, {.memory = state.memory * of_rank.memory,
-                                .compute = state.compute * of_rank.compute});
-  }
+                     const MachineState& state = {}) const;
 };
 
 nlohmann::ordered_json ToJson(const StepCosts& costs);
