@@ -257,6 +257,15 @@ void AddExchangesOfPlan(const SampledStep& step, const schedule::ActivityGraph& 
   }
 }
 
+// A dense block and a shared expert are the same products. Few of the models that are measured have
+// dense layers, all of one shape, from which nobody can tell what goes with rows and what with
+// weights.
+void AddSharedToDense(Samples& samples) {
+  std::vector<TaskSample>& dense = samples.tasks[static_cast<size_t>(TaskKind::kDense)];
+  const std::vector<TaskSample>& shared = samples.tasks[static_cast<size_t>(TaskKind::kShared)];
+  if (!dense.empty()) dense.insert(dense.end(), shared.begin(), shared.end());
+}
+
 void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples) {
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
@@ -413,6 +422,7 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   for (const SampledStep& step : steps) {
     if (!step.overlaps) AddStep(step, link, samples);
   }
+  AddSharedToDense(samples);
   StepCosts costs;
   costs.reference = reference;
   const double balance = reference.balance();
