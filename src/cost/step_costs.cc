@@ -313,7 +313,7 @@ class RankFit {
     if (memory_.empty() && cores_.empty()) return {};
     std::vector<WeightedRatio> both = memory_;
     both.insert(both.end(), cores_.begin(), cores_.end());
-    if (std::min(memory_.size(), cores_.size()) < kLeastShare * both.size()) {
+    if (kLeastPart * std::min(memory_.size(), cores_.size()) < both.size()) {
       const double ratio = WeightedMedian(std::move(both));
       return {.memory = ratio, .compute = ratio};
     }
@@ -325,7 +325,7 @@ class RankFit {
     double ratio = 0;
     double weight = 0;
   };
-  static constexpr double kLeastShare = 0.1;
+  static constexpr size_t kLeastPart = 10;  // of all tasks
 
   static double WeightedMedian(std::vector<WeightedRatio> ratios) {
     std::ranges::sort(ratios, {}, &WeightedRatio::ratio);
