@@ -276,6 +276,26 @@ TEST(StepCosts, WhatOneRankAloneSendsTakesLongerWhereRanksHaveTheirOwnRates) {
   EXPECT_EQ(read->exchange.unevenness, 1);
 }
 
+TEST(StepCosts, WhatIsGatheredGoesToRankZero) {
+  for (const TaskKind kind : {TaskKind::kGatherRows, TaskKind::kGatherLogits}) {
+    Schedule schedule{.num_ranks = 3};
+    std::vector<schedule::TaskId> tasks;
+    for (int rank = 0; rank < 3; ++rank) {
+      tasks.push_back(rank);
+      schedule.tasks.push_back({.kind = kind, .lane = {rank, LaneKind::kSend}, .collective = 0});
+      if (rank == 0) continue;
+      const schedule::Size wanted{.kind = schedule::SizeKind::kWanted, .from = rank};
+      schedule.tasks.back().work.link_bytes = {{4e5, wanted}};
+    }
+    const Sizes ones = [](const schedule::Size&) { return 1.0; };
+    const MovedBytes gathered = BytesOf(schedule, tasks, ones);
+    EXPECT_EQ(gathered.all, 8e5);
+    EXPECT_NEAR(gathered.busiest, 3, 1e-12);
+    // As they are known where only senders are.
+    EXPECT_NEAR(BytesOfSenders(std::vector{0.0, 4e5, 4e5}, 3).busiest, 3, 1e-12);
+  }
+}
+
 TEST(StepCosts, ACollectiveLastsFromTheLastToComeToTheLastToGo) {
   schedule::Timeline timeline{.tasks = {{1, 5}, {2, 4}, {3, -1}}};
   EXPECT_EQ(CollectiveSeconds(timeline, std::vector<schedule::TaskId>{0, 1}), 3);

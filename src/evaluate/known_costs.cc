@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "base/message.h"
 #include "base/units.h"
 #include "base/version.h"
+#include "comm/from_rank_zero.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_steps.h"
 #include "hardware/profile.h"
@@ -22,6 +22,8 @@ namespace convene::evaluate {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kAgreeing = "agreeing on costs";
 
 // A link that is faster or slower than this many times is another one: less it wanders. Where it
 // seems to be one it is looked at again, since somebody may have had the cores for a moment.
@@ -119,13 +121,6 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
   return {.costs = std::move(known)};
 }
 
-// Rank 0's.
-bool Agreed(comm::Group& group, bool value) {
-  std::vector<std::byte> told(1, value ? std::byte{1} : std::byte{0});
-  group.Broadcast(0, &told, "agreeing on costs");
-  return told[0] == std::byte{1};
-}
-
 // Few experts of a usual size: how many there are says little about what one of them costs. All
 // kinds of tasks are in it, whatever model comes next.
 MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
@@ -201,10 +196,10 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
     if (request.group.rank() == 0) {
       kept = KeptCosts(request, options.profile_path, seconds_per_byte);
     }
-    if (Agreed(request.group, kept.costs.has_value())) {
+    if (comm::FromRankZero(request.group, kept.costs.has_value(), kAgreeing)) {
       return kept.costs ? *std::move(kept.costs) : engine::KnownCosts{};
     }
-    if (!Agreed(request.group, kept.is_other_link)) break;
+    if (!comm::FromRankZero(request.group, kept.is_other_link, kAgreeing)) break;
   }
   const bool speaks = request.group.rank() == 0;
   if (speaks) PrintNote("measuring what steps cost here, once, since {}\n", kept.why_not);

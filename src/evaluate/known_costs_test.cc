@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,51 +12,14 @@
 #include "comm/threads/thread_group.h"
 #include "cost/machine_profile.h"
 #include "evaluate/machine_profile_file.h"
+#include "evaluate/slow_group_test.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 
 namespace convene::evaluate {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using testing::HasSubstr;
-
-// A group whose exchanges end no sooner than a link of this rate lets them.
-class SlowGroup : public comm::Group {
- public:
-  SlowGroup(comm::Group& group, double bytes_per_second)
-      : group_(group), bytes_per_second_(bytes_per_second) {}
-
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-
- private:
-  class SlowExchange : public comm::Exchange {
-   public:
-    SlowExchange(std::unique_ptr<comm::Exchange> exchange, Clock::time_point end)
-        : exchange_(std::move(exchange)), end_(end) {}
-    bool Test() override { return exchange_->Test() && Clock::now() >= end_; }
-
-   private:
-    std::unique_ptr<comm::Exchange> exchange_;
-    Clock::time_point end_;
-  };
-
-  std::unique_ptr<comm::Exchange> StartMessages(int queue,
-                                                std::span<const std::span<const std::byte>> send,
-                                                std::span<const std::span<std::byte>> receive,
-                                                std::string what) override {
-    size_t bytes = 0;
-    for (int to = 0; to < size(); ++to) bytes += to == rank() ? 0 : send[to].size();
-    const std::chrono::duration<double> seconds(static_cast<double>(bytes) / bytes_per_second_);
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds);
-    return std::make_unique<SlowExchange>(
-        group_.StartAllToAll(queue, send, receive, std::move(what)), end);
-  }
-
-  comm::Group& group_;
-  double bytes_per_second_;
-};
 
 // Of all ranks together; far slower than memory.
 constexpr double kLinkBytesPerSecond = 4e8;

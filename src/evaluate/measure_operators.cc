@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/message.h"
+#include "comm/from_rank_zero.h"
 #include "cost/fit_operator_model.h"
 #include "engine/sampler.h"
 #include "hardware/huge_buffer.h"
@@ -186,9 +187,9 @@ Result<OperatorModels> MeasureMessages(comm::Group& group, double budget_s) {
   for (int round = 0; round <= kFewestRounds || round < 100; ++round) {
     // Rank 0's clock decides for all.
     const std::chrono::duration<double> elapsed = Clock::now() - start;
-    std::vector<std::byte> over(1, elapsed.count() > budget_s ? std::byte{1} : std::byte{0});
-    group.Broadcast(0, &over, "measuring messages");
-    if (round > kFewestRounds && over[0] == std::byte{1}) break;
+    const bool is_over =
+        comm::FromRankZero(group, elapsed.count() > budget_s, "measuring messages");
+    if (round > kFewestRounds && is_over) break;
     size_t at = 0;
     for (size_t size = kLeast; size <= kMost; size *= 4, ++at) {
       std::vector<std::span<const std::byte>> send(num_ranks);

@@ -13,6 +13,7 @@
 #include "base/median.h"
 #include "base/version.h"
 #include "comm/agree.h"
+#include "comm/from_rank_zero.h"
 #include "device/cpu/cpu_device.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/measure_loads.h"
@@ -356,9 +357,7 @@ class StepsRunner {
   // Rank 0's clock decides.
   bool HasTime() {
     if (options_.seconds <= 0) return true;
-    std::vector<std::byte> told(1, std::byte{Clock::now() < trial_ends_});
-    group_.Broadcast(0, &told, "asking for time");
-    return told.front() == std::byte{1};
+    return comm::FromRankZero(group_, Clock::now() < trial_ends_, "asking for time");
   }
 
   // The whole of small steps that nobody records, and the tasks of the same steps in turn.

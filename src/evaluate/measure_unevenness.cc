@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <span>
 #include <vector>
 
 #include "base/median.h"
+#include "comm/from_rank_zero.h"
 
 namespace convene::evaluate {
 namespace {
@@ -65,16 +65,6 @@ class Exchanges {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
 
-  // Rank 0's.
-  template <typename T>
-  T Agreed(T value) {
-    std::vector<std::byte> told(sizeof(T));
-    std::memcpy(told.data(), &value, sizeof(T));
-    group_.Broadcast(0, &told, "agreeing on the link");
-    std::memcpy(&value, told.data(), sizeof(T));
-    return value;
-  }
-
  private:
   comm::Group& group_;
   int num_active_;
@@ -87,16 +77,18 @@ class Exchanges {
 
 double MeasureUnevenness(comm::Group& group) {
   if (group.size() == 1) return 0;
+  constexpr const char* kWhat = "agreeing on the link";
   Exchanges exchanges(group);
   exchanges.Seconds(/*is_even=*/false, 1);  // opens connections
   const double one = exchanges.Seconds(/*is_even=*/true, 1);
-  const int count = exchanges.Agreed(
-      std::clamp(static_cast<int>(kSecondsOfRow / std::max(one, 1e-6)), 1, kMostExchanges));
+  const int count = comm::FromRankZero(
+      group, std::clamp(static_cast<int>(kSecondsOfRow / std::max(one, 1e-6)), 1, kMostExchanges),
+      kWhat);
   std::vector<double> longer;
   const auto start = Clock::now();
   const auto is_over = [&] {
     const std::chrono::duration<double> so_far = Clock::now() - start;
-    return exchanges.Agreed(so_far.count() > kMostSeconds);
+    return comm::FromRankZero(group, so_far.count() > kMostSeconds, kWhat);
   };
   for (int round = 0; round < kRounds && (round == 0 || !is_over()); ++round) {
     const double even = exchanges.Seconds(/*is_even=*/true, count);
@@ -104,7 +96,7 @@ double MeasureUnevenness(comm::Group& group) {
     longer.push_back(uneven / even - 1);
   }
   const double unevenness = Median(std::move(longer)) / (exchanges.num_active() - 1);
-  return exchanges.Agreed(std::clamp(unevenness, 0.0, 1.0));
+  return comm::FromRankZero(group, std::clamp(unevenness, 0.0, 1.0), kWhat);
 }
 
 }  // namespace convene::evaluate

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 #include "base/check.h"
 #include "base/environment.h"
 #include "comm/agree.h"
+#include "comm/from_rank_zero.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
 #include "engine/crossovers.h"
@@ -301,13 +301,7 @@ class Runner {
   }
 
   // Rank 0's, on all ranks.
-  int Told(int value) {
-    std::vector<std::byte> bytes(sizeof(value));
-    std::memcpy(bytes.data(), &value, sizeof(value));
-    group_.Broadcast(0, &bytes, "how plans are tried");
-    std::memcpy(&value, bytes.data(), sizeof(value));
-    return value;
-  }
+  int Told(int value) { return comm::FromRankZero(group_, value, "how plans are tried"); }
 
   // There and back: what drifts evenly is the same for all. `once`: seconds of a run of each.
   void TakeTurns(const std::vector<double>& once) {
