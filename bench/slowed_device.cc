@@ -47,6 +47,9 @@ class SlowedStream : public Stream {
   void Normalize(const Layer& layer, bool cross, Frame& frame) override {
     Slowed([&] { stream_->Normalize(layer, cross, frame); });
   }
+  void NormalizeDense(const Layer& layer, Frame& frame) override {
+    Slowed([&] { stream_->NormalizeDense(layer, frame); });
+  }
   void NormalizeFinal(bool encoder, Frame& frame) override {
     Slowed([&] { stream_->NormalizeFinal(encoder, frame); });
   }

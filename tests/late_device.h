@@ -92,6 +92,10 @@ class LateStream : public device::Stream {
     Enqueue([&] { cpu_->Normalize(layer, cross, frame); },
             {OwnRowsOf(frame, device::TravellingRows::kNormed)});
   }
+  void NormalizeDense(const device::Layer& layer, device::Frame& frame) override {
+    Enqueue([&] { cpu_->NormalizeDense(layer, frame); },
+            {OwnRowsOf(frame, device::TravellingRows::kNormed)});
+  }
   void NormalizeFinal(bool encoder, device::Frame& frame) override {
     Enqueue([&] { cpu_->NormalizeFinal(encoder, frame); },
             {OwnRowsOf(frame, device::TravellingRows::kNormed),

@@ -385,7 +385,7 @@ class SecondsOfTasks {
     const Key key = {static_cast<double>(task.kind),
                      static_cast<double>(task.layer),
                      task.encoder ? 1.0 : 0.0,
-                     task.cross ? 1.0 : 0.0,
+                     static_cast<double>(task.block),
                      parts.product_flops,
                      parts.weight_bytes,
                      parts.groups,

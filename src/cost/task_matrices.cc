@@ -51,7 +51,7 @@ std::vector<Matrix> WholeMatricesOf(const schedule::Task& task, const model::Mod
     case TaskKind::kPostAttention:
       return {Output(hidden, layer.attention)};
     case TaskKind::kAttention: {
-      if (task.cross) {
+      if (task.block == schedule::Block::kCross) {
         const model::AttentionSpec& cross = *layer.cross_attention;
         return {{double(cross.query_dim()), hidden, Split::kColumns}, Output(hidden, cross)};
       }

@@ -40,6 +40,10 @@ struct Frame {
 
   // The rows whose residual stream this rank has: one part of the rows of its group's sequences.
   OwnRows own() const { return owners[part]; }
+  // Of all of its group's ranks.
+  int num_rows() const {
+    return has_only_wanted ? static_cast<int>(rows.wanted().size()) : rows.num_rows();
+  }
   // From here on the frame has only the wanted rows; each rank owns those that it owned before.
   void DivideWanted();
   // Which of `rows` an own row is.

@@ -105,6 +105,8 @@ class Stream {
   virtual Status Embed(bool encoder, Frame& frame) = 0;
   // The residual stream's norm before attention (`cross`: before that to the encoder's output).
   virtual void Normalize(const Layer& layer, bool cross, Frame& frame) = 0;
+  // That before a dense block that is divided among ranks; Dense does it itself of a whole one.
+  virtual void NormalizeDense(const Layer& layer, Frame& frame) = 0;
   // The norm at the end of a stack.
   virtual void NormalizeFinal(bool encoder, Frame& frame) = 0;
   // Moves the own rows whose logits are wanted to their places among the wanted ones: the frame has
@@ -142,11 +144,13 @@ class Stream {
                              std::byte* to) = 0;
   virtual void UnpackAttention(AttentionRows kind, const Layer& layer, const std::byte* from,
                                Frame& frame) = 0;
-  // The sum of all parts of attention to the residual stream.
+  // The sum of all parts of a block to the residual stream.
   virtual void AddPartials(Frame& frame) = 0;
   // Keys and values of an encoder's states, for a layer of the decoder.
   virtual Status StoreCross(const Layer& layer, Frame& frame) = 0;
 
+  // Added to the residual stream; of a part of it, as StreamOptions::roles say, all rows that the
+  // ranks of a group have, packed as partial sums.
   virtual Status Dense(const Layer& layer, Frame& frame) = 0;
   // Chooses experts; FetchRouting brings them to Frame::experts and Frame::expert_weights.
   virtual Status Route(const Layer& layer, Frame& frame) = 0;

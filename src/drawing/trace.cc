@@ -14,6 +14,7 @@ namespace convene::drawing {
 namespace {
 
 using schedule::Amount;
+using schedule::Block;
 using schedule::kNumLaneKinds;
 using schedule::Task;
 using schedule::Work;
@@ -51,7 +52,8 @@ Json ToJson(const Task& task) {
   if (task.micro_batch >= 0) object["micro_batch"] = task.micro_batch;
   if (task.chunk >= 0) object["chunk"] = task.chunk;
   if (task.encoder) object["encoder"] = true;
-  if (task.cross) object["cross"] = true;
+  if (task.block == Block::kCross) object["cross"] = true;
+  if (task.block == Block::kDense) object["dense"] = true;
   if (task.collective >= 0) object["collective"] = task.collective;
   if (!task.after.empty()) object["after"] = task.after;
   for (const NamedAmount& named : kAmounts) {
@@ -363,7 +365,8 @@ class Reader {
     task.micro_batch = Integer(object, "micro_batch", -1, kMaxCoordinate);
     task.chunk = Integer(object, "chunk", -1, kMaxCoordinate);
     task.encoder = Member(object, "encoder") == Json(true);
-    task.cross = Member(object, "cross") == Json(true);
+    if (Member(object, "cross") == Json(true)) task.block = Block::kCross;
+    if (Member(object, "dense") == Json(true)) task.block = Block::kDense;
     task.collective = Integer(object, "collective", -1);
     if (!Member(object, "after").is_null()) {
       for (const Json& id : List(object, "after")) {

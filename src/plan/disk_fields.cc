@@ -76,10 +76,11 @@ Result<SpilledKv> SpilledKvFromJson(const json& value) {
 }
 
 Status CanPage(const Plan& plan) {
-  if (plan.layout.divides_head || plan.layout.divides_shared) {
+  if (plan.layout.divides_head || plan.layout.divides_shared || plan.layout.divides_dense) {
     return Error{
-        "a head or shared experts that are divided among ranks are not read from a directory of "
-        "pages: leave head= and shared= out of the layout, or --memory-budget (experts_in_memory "
+        "a head, shared experts or dense blocks that are divided among ranks are not read from a "
+        "directory of pages: leave head=, shared= and dense= out of the layout, or --memory-budget "
+        "(experts_in_memory "
         "in the plan)"};
   }
   if (!plan.layout.disaggregates && !plan.changes_layout() && plan.layout.stages == 1) return {};

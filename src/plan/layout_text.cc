@@ -21,9 +21,9 @@ constexpr std::string_view kDisaggregate = "disaggregate";
 constexpr std::string_view kLayers = "layers=";
 constexpr const char* kExample =
     "examples are attention=dp4,experts=ep4 and, where shares of the experts have weights (1 to "
-    "4096), attention=dp2,experts=ep3:1; with shared experts and the head divided, "
-    "too, attention=tp2,experts=tp2,shared=tp2,head=tp2; or layers=pp2, where each rank has some "
-    "of the layers";
+    "4096), attention=dp2,experts=ep3:1; with shared experts, dense blocks and the head divided, "
+    "too, attention=tp2,experts=tp2,shared=tp2,dense=tp2,head=tp2; or layers=pp2, where each rank "
+    "has some of the layers";
 
 // Takes a number of 1 to kMostRanks off the front of `text`.
 bool TakeNumber(std::string_view* text, int* number) {
@@ -118,6 +118,8 @@ struct Said {
   bool experts = false;
   bool shared = false;
   bool head = false;
+  bool dense = false;
+  int dense_parts = 1;
   int shared_parts = 1;
   int head_parts = 1;
 };
@@ -139,6 +141,7 @@ Status ParseParts(std::string_view text, Layout* layout, Said* said) {
     const Known known[] = {{"attention=", "attention", &said->attention},
                            {"experts=", "the experts", &said->experts},
                            {"shared=", "the shared experts", &said->shared},
+                           {"dense=", "the dense blocks", &said->dense},
                            {"head=", "the head", &said->head}};
     const auto* const found =
         std::ranges::find_if(known, [&](const Known& one) { return part.starts_with(one.name); });
@@ -157,6 +160,8 @@ Status ParseParts(std::string_view text, Layout* layout, Said* said) {
       parsed = ParseExperts(value, layout);
     } else if (found->said == &said->shared) {
       parsed = ParseDegrees("shared", value, {{"tp", &said->shared_parts}});
+    } else if (found->said == &said->dense) {
+      parsed = ParseDegrees("dense", value, {{"tp", &said->dense_parts}});
     } else {
       parsed = ParseDegrees("head", value, {{"tp", &said->head_parts}});
     }
@@ -244,6 +249,19 @@ Status SetShared(std::string_view text, int shared_parts, Layout* layout) {
   return {};
 }
 
+// "dense=tp4": as many parts as those of the heads.
+Status SetDense(std::string_view text, int dense_parts, Layout* layout) {
+  if (dense_parts <= 1) return {};
+  if (dense_parts != layout->attention_tp) {
+    return Error{fmt::format(
+        "the layout {} divides dense blocks into {} parts, and heads into {}; they are divided "
+        "among the same ranks: use attention=tp{} and dense=tp{}, or leave dense= out",
+        Quote(text), dense_parts, layout->attention_tp, dense_parts, dense_parts)};
+  }
+  layout->divides_dense = true;
+  return {};
+}
+
 // Of ranks that have both, `unless` something is the case.
 Status CheckProducts(std::string_view text, const Layout& layout, std::string_view unless) {
   const int attention = layout.num_attention_ranks();
@@ -279,6 +297,7 @@ Result<Layout> ParseLayout(std::string_view text) {
   if (Status fit = NormalizeAttentionRanks(text, &layout); !fit) return fit.error();
   if (Status fit = SetHead(text, said.head_parts, &layout); !fit) return fit.error();
   if (Status fit = SetShared(text, said.shared_parts, &layout); !fit) return fit.error();
+  if (Status fit = SetDense(text, said.dense_parts, &layout); !fit) return fit.error();
   return layout;
 }
 
@@ -295,6 +314,7 @@ Status ParseDecodeExperts(std::string_view experts, Plan* plan) {
   if (parsed) parsed = CheckProducts(text, decode, "");
   if (!parsed) return parsed.error().At("decode");
   decode.divides_head = plan->layout.divides_head;
+  decode.divides_dense = plan->layout.divides_dense;
   const strategy::Layout& prefill = plan->layout;
   decode.divides_shared = prefill.divides_shared && decode.expert_ep == prefill.expert_ep &&
                           decode.expert_tp == prefill.expert_tp;
@@ -326,9 +346,11 @@ std::string ToText(const Layout& layout) {
   const std::string head = layout.divides_head ? fmt::format(",head=tp{}", layout.num_ranks()) : "";
   const std::string shared =
       layout.divides_shared ? fmt::format(",shared=tp{}", layout.num_ranks()) : "";
-  return fmt::format("attention={}{},experts={}{}{}{}{}", attention, on,
+  const std::string dense =
+      layout.divides_dense ? fmt::format(",dense=tp{}", layout.attention_tp) : "";
+  return fmt::format("attention={}{},experts={}{}{}{}{}{}", attention, on,
                      degrees("ep", layout.expert_ep, "tp", layout.expert_tp, layout.expert_weights),
-                     shared, head, layout.disaggregates ? "," : "",
+                     shared, dense, head, layout.disaggregates ? "," : "",
                      layout.disaggregates ? kDisaggregate : "");
 }
 

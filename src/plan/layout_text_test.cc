@@ -81,7 +81,7 @@ TEST(LayoutText, TheHeadMayBeDivided) {
   plan.experts_in_memory = 3;
   const Result<Plan> read = PlanFromJson(ToJson(plan));
   ASSERT_FALSE(read);
-  EXPECT_THAT(read.error().message, HasSubstr("leave head= and shared= out"));
+  EXPECT_THAT(read.error().message, HasSubstr("leave head=, shared= and dense= out"));
 }
 
 TEST(LayoutText, SharedExpertsMayBeDivided) {
@@ -102,6 +102,30 @@ TEST(LayoutText, SharedExpertsMayBeDivided) {
   const Result<Plan> read = PlanFromJson(ToJson(plan));
   ASSERT_FALSE(read);
   EXPECT_THAT(read.error().message, HasSubstr("slices of shared experts"));
+}
+
+TEST(LayoutText, DenseBlocksMayBeDividedAsHeadsAre) {
+  for (const char* text :
+       {"attention=tp2,experts=ep2,dense=tp2", "attention=tp2dp2,experts=tp4,dense=tp2,head=tp4",
+        "attention=tp2,experts=tp2,shared=tp2,dense=tp2,head=tp2",
+        "attention=tp2,experts=ep3,dense=tp2,disaggregate"}) {
+    const Result<strategy::Layout> layout = ParseLayout(text);
+    ASSERT_TRUE(layout) << text;
+    EXPECT_TRUE(layout->divides_dense);
+    EXPECT_EQ(ToText(*layout), text);
+  }
+  EXPECT_FALSE(ParseLayout("attention=dp2,experts=ep2,dense=tp1")->divides_dense);
+  for (const char* text :
+       {"attention=dp2,experts=ep2,dense=tp2", "attention=tp2dp2,experts=ep4,dense=tp4"}) {
+    EXPECT_THAT(ComplaintOf(text), HasSubstr("or leave dense= out")) << text;
+  }
+  Plan plan{.layout = *ParseLayout("attention=tp4,experts=tp4,dense=tp4")};
+  ASSERT_TRUE(ParseDecodeExperts("ep4", &plan));
+  EXPECT_TRUE(plan.decode->divides_dense);
+  const Result<Plan> again = PlanFromJson(ToJson(plan));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->layout, plan.layout);
+  EXPECT_EQ(again->decode, plan.decode);
 }
 
 TEST(LayoutText, LayersMayBeOnDifferentRanks) {

@@ -155,6 +155,22 @@ TEST(PlanSearch, DividesAHeadThatIsMuchOfAStep) {
   EXPECT_FALSE(ChosenOf(Search(asked)).plan.layout.divides_head);
 }
 
+// Of few rows some ranks have none, and would have nothing to do in a dense block.
+TEST(PlanSearch, DividesDenseBlocksThatAreMuchOfAStep) {
+  Asked asked(1e9, {1, 2});
+  asked.question.allowed.layout = true;
+  model::LayerSpec dense = asked.spec.layers.front();
+  dense.moe.reset();
+  dense.dense_intermediate_size = 60000;
+  asked.spec.layers.insert(asked.spec.layers.begin(), dense);
+  const Candidate& chosen = ChosenOf(Search(asked));
+  EXPECT_TRUE(chosen.plan.layout.divides_dense) << Describe(chosen);
+  EXPECT_THAT(Describe(chosen), HasSubstr("dense=tp2"));
+  EXPECT_FALSE(KeepsLogits(asked.spec, chosen.plan, /*one_host=*/true));
+  asked.question.allowed.layout = false;
+  EXPECT_FALSE(ChosenOf(Search(asked)).plan.layout.divides_dense);
+}
+
 // One row from rank to rank, where other layouts exchange rows in every layer.
 TEST(PlanSearch, DividesLayersWhereLinksAreSlowAndThereAreManySequences) {
   Asked asked(2e7, {1, 2, 4});

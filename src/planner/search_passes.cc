@@ -288,8 +288,34 @@ bool HasSharedExperts(const model::ModelSpec& spec) {
   });
 }
 
-// The head, for which the others wait at the end of each step, and shared experts where the others
-// are in slices, too: with few rows some ranks have none, and nothing of these to do.
+bool HasDenseLayers(const model::ModelSpec& spec) {
+  const auto is_dense = [](const model::LayerSpec& layer) { return !layer.moe; };
+  return std::ranges::any_of(spec.layers, is_dense) ||
+         std::ranges::any_of(spec.encoder_layers, is_dense);
+}
+
+// What a layout of ranks divides besides attention and experts.
+struct Divided {
+  bool head = false;
+  bool shared = false;
+  bool dense = false;
+};
+
+bool Divides(const Divided& divided, Candidate& candidate) {
+  Layout& layout = candidate.plan.layout;
+  layout.divides_head = divided.head;
+  layout.divides_shared = divided.shared;
+  layout.divides_dense = divided.dense;
+  if (candidate.plan.decode) {
+    candidate.plan.decode->divides_head = divided.head;
+    candidate.plan.decode->divides_dense = divided.dense;
+  }
+  return plan::CheckLayout(candidate.plan).ok();
+}
+
+// The head, for which the others wait at the end of each step; shared experts, where the others are
+// in slices, and dense blocks, where heads are divided: with few rows some ranks have none, and
+// nothing of these to do.
 void DivideHeads(PlanSearch& search) {
   if (search.question().constraints.layout) return;
   std::vector<Candidate> best;
@@ -302,19 +328,21 @@ void DivideHeads(PlanSearch& search) {
   }
   std::ranges::stable_sort(best, {}, [](const Candidate& one) { return one.figures->score; });
   if (best.size() > kMostWithHeads) best.resize(kMostWithHeads);
-  const auto add = [&](Candidate candidate) {
-    Candidate* added = search.Add(std::move(candidate));
-    if (added != nullptr) search.CheckMemory(*added);
-  };
-  for (Candidate& candidate : best) {
-    candidate.figures.reset();
-    candidate.plan.layout.divides_head = true;
-    if (candidate.plan.decode) candidate.plan.decode->divides_head = true;
-    add(candidate);
-    candidate.plan.layout.divides_shared = true;
-    const bool can_divide =
-        HasSharedExperts(search.question().spec) && candidate.plan.layout.expert_ep == 1;
-    if (can_divide && plan::CheckLayout(candidate.plan)) add(candidate);
+  const bool has_shared = HasSharedExperts(search.question().spec);
+  const bool has_dense = HasDenseLayers(search.question().spec);
+  for (const Candidate& whole : best) {
+    const Layout& layout = whole.plan.layout;
+    for (const Divided& divided : {Divided{.head = true}, Divided{.head = true, .shared = true},
+                                   Divided{.dense = true}, Divided{.head = true, .dense = true},
+                                   Divided{.head = true, .shared = true, .dense = true}}) {
+      if (divided.shared && !(has_shared && layout.expert_ep == 1)) continue;
+      if (divided.dense && !(has_dense && layout.attention_tp > 1)) continue;
+      Candidate candidate = whole;
+      candidate.figures.reset();
+      if (!Divides(divided, candidate)) continue;
+      Candidate* added = search.Add(std::move(candidate));
+      if (added != nullptr) search.CheckMemory(*added);
+    }
   }
   MarkChanges(search);
   PriceAll(search);
@@ -400,7 +428,8 @@ constexpr SearchPass kPasses[] = {
      /*can_be_off=*/false},
     {"prices", "simulates prefill and decode of each", PriceLayouts, /*can_be_off=*/false},
     {"hybrid", "other divisions of the experts in decode, by an integer program", AddHybridPlans},
-    {"heads", "the head, and shared experts, divided among the ranks of the best layouts",
+    {"heads",
+     "the head, shared experts and dense blocks divided among the ranks of the best layouts",
      DivideHeads},
     {"wires", "rows between ranks in fewer bytes (--allow wire)", AddWires},
     {"disaggregated",

@@ -18,6 +18,7 @@ namespace convene::runtime {
 
 using device::EncoderInput;
 using device::SequenceStep;
+using schedule::Block;
 using schedule::Task;
 
 namespace {
@@ -392,7 +393,11 @@ Status StepRunner::Embed(const Task& task, Frame& frame) {
 
 Status StepRunner::Normalize(const Task& task, Frame& frame) {
   if (task.layer >= 0) {
-    stream_->Normalize(LayerOf(task), task.cross, frame);
+    if (task.block == Block::kDense) {
+      stream_->NormalizeDense(LayerOf(task), frame);
+    } else {
+      stream_->Normalize(LayerOf(task), task.block == Block::kCross, frame);
+    }
     return {};
   }
   if (!task.encoder && !options_.prunes()) KeepWanted(frame);
@@ -411,9 +416,10 @@ Status StepRunner::Project(const Task& task, Frame& frame) {
 
 Status StepRunner::Attend(const Task& task, Frame& frame) {
   const bool only_wanted = OnlyWanted(task);
+  const bool is_cross = task.block == Block::kCross;
   const Status attended =
-      stream_->Attend(LayerOf(task), {.cross = task.cross, .only_wanted = only_wanted}, frame);
-  if (attended && only_wanted && !task.cross) frame.DivideWanted();
+      stream_->Attend(LayerOf(task), {.cross = is_cross, .only_wanted = only_wanted}, frame);
+  if (attended && only_wanted && !is_cross) frame.DivideWanted();
   return attended;
 }
 
@@ -437,7 +443,7 @@ Status StepRunner::EndAttention(const Task& task, Frame& frame) {
 }
 
 Status StepRunner::AddPartials(const Task& task, Frame& frame) {
-  if (OnlyWanted(task) && !task.cross) KeepWanted(frame);
+  if (OnlyWanted(task) && task.block == Block::kAttention) KeepWanted(frame);
   stream_->AddPartials(frame);
   return {};
 }
@@ -587,7 +593,7 @@ void StepRunner::SkipToWanted(const Task& task, Frame& frame) {
   const bool is_final_norm = task.layer < 0 && !task.encoder;
   const bool keeps_wanted = is_final_norm ? !options_.prunes()
                                           : task.kind != schedule::TaskKind::kNormalize &&
-                                                OnlyWanted(task) && !task.cross;
+                                                OnlyWanted(task) && task.block == Block::kAttention;
   if (keeps_wanted) frame.DivideWanted();
 }
 

@@ -42,8 +42,8 @@ enum class TaskKind {
   kGatherLogits,  // collective: each rank's logits to rank 0
   kJoinLogits,
   // Of a layer: attention.
-  kNormalize,     // of a rank's own rows, where attention is split by heads
-  kGatherNormed,  // collective: own rows to all who have heads of them
+  kNormalize,     // of a rank's own rows, where the block is divided among ranks
+  kGatherNormed,  // collective: own rows to all who have a part of the block
   kProject,       // queries, keys and values, where the rest must wait for kNormSums
   kNormSums,      // collective: sums of squares of projections that are normalised as a whole
   kAttention,    // whatever of norm, projections, cache, scores and output is not a task of its own
@@ -134,16 +134,23 @@ struct Work {
   Amount disk_bytes = {};
 };
 
+// A part of a layer, of which tasks are that bring rows together and add up sums.
+enum class Block {
+  kAttention,
+  kCross,  // a decoder's attention to the encoder's output
+  kDense,  // a feed-forward block without experts
+};
+
 using TaskId = int32_t;  // its place in Schedule::tasks
 
 struct Task {
   TaskKind kind = TaskKind::kAttention;
   Lane lane = {};
-  int layer = -1;        // of its stack; -1: of the whole step
-  int micro_batch = -1;  // -1: the only one
-  int chunk = -1;        // of an expert stage's work; -1: the only one
-  bool encoder = false;  // of the encoder's stack
-  bool cross = false;    // of a decoder's attention to the encoder's output
+  int layer = -1;                   // of its stack; -1: of the whole step
+  int micro_batch = -1;             // -1: the only one
+  int chunk = -1;                   // of an expert stage's work; -1: the only one
+  bool encoder = false;             // of the encoder's stack
+  Block block = Block::kAttention;  // of attention, and of kinds that several blocks have
   std::vector<TaskId> after =
       {};  // what must be done before it, besides what is before it on its lane
   // Tasks of several ranks with the same number are one collective: it starts when all are there,

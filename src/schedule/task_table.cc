@@ -64,7 +64,10 @@ const std::vector<Row>& Rows() {
        {Reads(Thing::kNormed), Reads(Thing::kGathered), Writes(Thing::kQkv),
         Writes(Thing::kCache, kAllLayers)}},
       // Feed-forward.
-      {kDense, "dense", {Writes(Thing::kHidden), Writes(Thing::kNormed), Reads(Thing::kPages)}},
+      {kDense,
+       "dense",
+       {Writes(Thing::kHidden), Writes(Thing::kNormed), Reads(Thing::kPages),
+        Writes(Thing::kPartial), Writes(Thing::kPartialsOut)}},
       {kRoute,
        "route",
        {Reads(Thing::kHidden), Writes(Thing::kNormed), Writes(Thing::kRouting),

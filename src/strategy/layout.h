@@ -33,6 +33,9 @@ struct Layout {
   // Shared experts have slices as the routed ones have; or each rank has them whole, for its own
   // rows. Where all ranks have a slice of each expert (expert_ep is 1).
   bool divides_shared = false;
+  // Dense blocks are divided along their intermediate size among the ranks that divide heads of the
+  // same sequences; or each rank has them whole, for its own rows. With attention_tp above 1.
+  bool divides_dense = false;
 
   int num_attention_ranks() const { return attention_tp * attention_dp; }
   int num_expert_ranks() const { return expert_ep * expert_tp; }

@@ -76,6 +76,8 @@ Roles::Roles(const Layout& layout)
         "only ranks with attention and experts divide the head");
   CHECK(!layout.divides_shared || (are_whole() && layout.stages == 1 && layout.expert_ep == 1),
         "shared experts are sliced where the others are");
+  CHECK(!layout.divides_dense || layout.attention_tp > 1,
+        "dense blocks are divided among the ranks that divide heads");
   if (layout.stages > 1) {
     DivideLayers();
     return;

@@ -160,6 +160,7 @@ class Roles {
   const ExpertSplit& expert_split() const { return split_; }
   bool divides_head() const { return layout_.divides_head; }
   bool divides_shared() const { return layout_.divides_shared; }
+  bool divides_dense() const { return layout_.divides_dense; }
   int num_expert_ranks() const { return layout_.num_expert_ranks(); }
   // Whether each rank has both attention and experts.
   bool are_whole() const { return !layout_.disaggregates; }

@@ -61,7 +61,7 @@ RankTasks AddLayers(StepBuilder& step, const RankTasks& embedded) {
     } else if (spec.moe) {
       AddExperts(step, work, layer);
     } else {
-      step.Compute(kDense, {layer}, [&](int rank) { return work.Dense(rank); });
+      AddDense(step, work, layer);
     }
   }
   return disaggregated ? disaggregated->returned() : RankTasks();

@@ -46,7 +46,7 @@ TaskId StepBuilder::Add(TaskKind kind, int rank, LaneKind lane, At at, Work work
                                          .micro_batch = micro_batch_,
                                          .chunk = at.chunk,
                                          .encoder = encoder_,
-                                         .cross = at.cross,
+                                         .block = at.block,
                                          .work = std::move(work)});
   for (const RankTasks& others : after) {
     const TaskId before = others.empty() ? -1 : others[rank - first_rank_];

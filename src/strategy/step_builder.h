@@ -35,7 +35,7 @@ class StepBuilder {
   struct At {
     int layer = -1;
     int chunk = -1;
-    bool cross = false;
+    schedule::Block block = schedule::Block::kAttention;
   };
 
   // The ranks with such roles get tasks from Compute and Collective from here on; at first all do.

@@ -1,6 +1,7 @@
 #include "strategy/work.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace convene::strategy {
@@ -268,9 +269,9 @@ Work LayerWork::WriteKv(int rank) const {
                          {cached * (kKvBlockTokens - 1), Of(SizeKind::kWanted, rank)}}};
 }
 
-Work LayerWork::GatherNormed(int rank, double element_bytes, bool cross) const {
+Work LayerWork::GatherNormed(int rank, double element_bytes, bool is_behind) const {
   return {.link_bytes = {{hidden() * element_bytes * (roles().attention_parts() - 1),
-                          cross ? RowsOf(rank) : Of(SizeKind::kRows, rank)}}};
+                          is_behind ? RowsOf(rank) : Of(SizeKind::kRows, rank)}}};
 }
 
 // A rank has partial sums of all tokens of its group, and keeps those of its own rows.
@@ -287,32 +288,38 @@ Work LayerWork::Rows(int rank, double bytes_per_row) const {
   return {.memory_bytes = {{bytes_per_row, RowsOf(rank)}}};
 }
 
-Work LayerWork::FeedForward(const model::ActivationSpec& activation, double intermediate,
-                            int rank) const {
-  const double elements = NumMatrices(activation) * hidden() * intermediate;
-  return {.flops = {{2 * elements, RowsOf(rank)}},
-          .memory_bytes = {{elements * options_.bytes.weights},
-                           {PassBytes(hidden(), intermediate, hidden()), RowsOf(rank)}}};
+Work LayerWork::Dense(int rank) const {
+  if (!roles().divides_dense()) {
+    return FeedForward(layer_.dense_activation, layer_.dense_intermediate_size, {rank});
+  }
+  std::vector<int> group;
+  for (int of = 0; of < roles().num_ranks(); ++of) {
+    const std::optional<AttentionRole>& attention = roles().of(of).attention;
+    if (attention && attention->group == roles().of(rank).attention->group) group.push_back(of);
+  }
+  return FeedForward(layer_.dense_activation,
+                     layer_.dense_intermediate_size / double(roles().attention_parts()), group);
 }
 
-Work LayerWork::Dense(int rank) const {
-  return FeedForward(layer_.dense_activation, layer_.dense_intermediate_size, rank);
+Work LayerWork::FeedForward(const model::ActivationSpec& activation, double intermediate,
+                            const std::vector<int>& rows_of) const {
+  const double elements = NumMatrices(activation) * hidden() * intermediate;
+  Work work{.memory_bytes = {{elements * options_.bytes.weights}}};
+  for (const int rank : rows_of) {
+    work.flops.push_back({2 * elements, RowsOf(rank)});
+    work.memory_bytes.push_back({PassBytes(hidden(), intermediate, hidden()), RowsOf(rank)});
+  }
+  return work;
 }
 
 Work LayerWork::Shared(int rank) const {
   const model::MoeSpec& moe = *layer_.moe;
   if (!roles().divides_shared()) {
-    return FeedForward(moe.activation, moe.shared_intermediate_size, rank);
+    return FeedForward(moe.activation, moe.shared_intermediate_size, {rank});
   }
-  // A slice, of the rows of all ranks.
-  const double intermediate = moe.shared_intermediate_size * slice();
-  const double elements = NumMatrices(moe.activation) * hidden() * intermediate;
-  Work work{.memory_bytes = {{elements * options_.bytes.weights}}};
-  for (int of = 0; of < roles().num_ranks(); ++of) {
-    work.flops.push_back({2 * elements, RowsOf(of)});
-    work.memory_bytes.push_back({PassBytes(hidden(), intermediate, hidden()), RowsOf(of)});
-  }
-  return work;
+  std::vector<int> all(static_cast<size_t>(roles().num_ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return FeedForward(moe.activation, moe.shared_intermediate_size * slice(), all);
 }
 
 Work LayerWork::Route(int rank) const {

@@ -3,6 +3,8 @@
 // passes over rows that come with them (norms, formats, sums), as if no cache kept anything.
 #pragma once
 
+#include <vector>
+
 #include "model/model_spec.h"
 #include "schedule/schedule.h"
 #include "strategy/step.h"
@@ -52,8 +54,8 @@ class LayerWork {
   schedule::Work ReadKv(int rank) const;
   schedule::Work WriteKv(int rank) const;
   // Own rows to (or partial sums from) the other ranks that have heads of the same sequences.
-  // `cross`: before attention to the encoder's output, which comes after a layer's own attention.
-  schedule::Work GatherNormed(int rank, double element_bytes, bool cross = false) const;
+  // `is_behind`: behind the layer's attention to itself.
+  schedule::Work GatherNormed(int rank, double element_bytes, bool is_behind = false) const;
   schedule::Work ScatterSums(int rank, double element_bytes) const;
   // Something done to each own row, before attention and after it.
   schedule::Work RowsBefore(int rank, double bytes_per_row) const;
@@ -87,8 +89,9 @@ class LayerWork {
   double VisitsOf(int rank) const;
   // Other ranks that a row is expected to go to.
   double PeersOfRow(int rank) const;
+  // Of the rows of these ranks, so wide.
   schedule::Work FeedForward(const model::ActivationSpec& activation, double intermediate,
-                             int rank) const;
+                             const std::vector<int>& rows_of) const;
   double StreamedBytes() const;
 
   const model::ModelSpec& spec_;

@@ -224,7 +224,7 @@ void LayerJobs(const Reading& reading, const model::LayerSpec& spec, int layer,
   if (reading.share.with_attention) AttentionJobs(reading, spec, layer, weights);
   if (weights->dense) {
     reading.jobs.Ffn(*weights->dense, layer, -1, {kDenseGate, kDenseUp, kDenseDown},
-                     {0, spec.dense_intermediate_size});
+                     DenseSliceOf(spec, reading.share, reading.formats));
   }
   if (weights->moe) MoeJobs(reading, *spec.moe, layer, &*weights->moe);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace convene::weights {
@@ -42,9 +43,9 @@ int NumUnits(int intermediate_size, const WeightFormats& formats) {
   return (intermediate_size + unit - 1) / unit;
 }
 
-Part SliceOfSize(int intermediate_size, const Share& share, const WeightFormats& formats) {
-  const Part units =
-      PartOf(NumUnits(intermediate_size, formats), share.expert_slice, share.expert_slices);
+// Slice `slice` of `slices`.
+Part SliceOfSize(int intermediate_size, int slice, int slices, const WeightFormats& formats) {
+  const Part units = PartOf(NumUnits(intermediate_size, formats), slice, slices);
   const int first = units.first * SliceUnit(formats);
   const int end = std::min((units.first + units.size) * SliceUnit(formats), intermediate_size);
   return {first, end - first};
@@ -69,6 +70,30 @@ Status CutAttention(const Share& share, model::AttentionSpec& attention) {
   return {};
 }
 
+Status CheckSlices(std::string_view what, int intermediate_size, int slices,
+                   const WeightFormats& formats) {
+  const int num_units = NumUnits(intermediate_size, formats);
+  if (slices <= num_units) return {};
+  const std::string unit =
+      SliceUnit(formats) == 1
+          ? ""
+          : fmt::format(" in int4 groups of {} (--int4-group)", SliceUnit(formats));
+  return Error{
+      fmt::format("{} with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
+                  what, intermediate_size, unit, slices, num_units)};
+}
+
+Status CutDense(const Share& share, const WeightFormats& formats, model::LayerSpec& layer) {
+  if (share.divides_dense && !layer.moe) {
+    const Status fit =
+        CheckSlices("dense blocks", layer.dense_intermediate_size, share.attention_parts, formats);
+    if (!fit) return fit;
+  }
+  layer.dense_intermediate_size =
+      share.with_attention ? DenseSliceOf(layer, share, formats).size : 0;
+  return {};
+}
+
 Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSpec& moe) {
   const strategy::ExpertSplit& shares = share.expert_shares;
   if (shares.FewestExperts(moe.num_experts) == 0) {
@@ -83,16 +108,7 @@ Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSp
   const int smallest = divides_shared
                            ? std::min(moe.intermediate_size, moe.shared_intermediate_size)
                            : moe.intermediate_size;
-  const int num_units = NumUnits(smallest, formats);
-  if (share.expert_slices > num_units) {
-    const std::string unit =
-        SliceUnit(formats) == 1
-            ? ""
-            : fmt::format(" in int4 groups of {} (--int4-group)", SliceUnit(formats));
-    return Error{fmt::format(
-        "experts with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
-        smallest, unit, share.expert_slices, num_units)};
-  }
+  if (Status fit = CheckSlices("experts", smallest, share.expert_slices, formats); !fit) return fit;
   moe.shared_intermediate_size = SharedSliceOf(moe, share, formats).size;
   moe.intermediate_size = share.with_experts ? SliceOf(moe, share, formats).size : 0;
   if (!share.with_attention) {
@@ -131,7 +147,7 @@ Status CutLayers(const Share& share, const WeightFormats& formats,
     if (layer.cross_attention) {
       if (Status cut = CutAttention(share, *layer.cross_attention); !cut) return cut;
     }
-    if (!share.with_attention) layer.dense_intermediate_size = 0;
+    if (Status cut = CutDense(share, formats, layer); !cut) return cut;
     if (!layer.moe) continue;
     if (Status cut = CutExperts(share, formats, *layer.moe); !cut) return cut;
   }
@@ -156,6 +172,7 @@ Share ShareOf(const strategy::Roles& roles, int rank) {
           .with_attention = role.owns_rows(),
           .with_experts = role.has_experts(),
           .divides_shared = roles.divides_shared(),
+          .divides_dense = roles.divides_dense(),
           .stage = role.stage};
 }
 
@@ -246,12 +263,19 @@ Part ExpertsOf(const model::MoeSpec& whole, const Share& share) {
 }
 
 Part SliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {
-  return SliceOfSize(whole.intermediate_size, share, formats);
+  return SliceOfSize(whole.intermediate_size, share.expert_slice, share.expert_slices, formats);
 }
 
 Part SharedSliceOf(const model::MoeSpec& whole, const Share& share, const WeightFormats& formats) {
   if (!share.divides_shared) return {0, whole.shared_intermediate_size};
-  return SliceOfSize(whole.shared_intermediate_size, share, formats);
+  return SliceOfSize(whole.shared_intermediate_size, share.expert_slice, share.expert_slices,
+                     formats);
+}
+
+Part DenseSliceOf(const model::LayerSpec& whole, const Share& share, const WeightFormats& formats) {
+  if (!share.divides_dense) return {0, whole.dense_intermediate_size};
+  return SliceOfSize(whole.dense_intermediate_size, share.attention_part, share.attention_parts,
+                     formats);
 }
 
 }  // namespace convene::weights

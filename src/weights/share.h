@@ -2,10 +2,11 @@
 // experts. Reads nothing.
 //
 // Divided are the attention's heads, the experts, and each expert along its intermediate size,
-// shared ones too where the layout says so, and the matrix that makes logits by tokens of the
-// vocabulary; or the layers, of which a rank then has some whole, and the first one the embedding.
-// Everything else is on every rank that has attention: dense blocks, shared experts, routers,
-// norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part 0's alone.
+// shared ones and dense blocks too where the layout says so, and the matrix that makes logits by
+// tokens of the vocabulary; or the layers, of which a rank then has some whole, and the first one
+// the embedding. Everything else is on every rank that has attention: dense blocks, shared experts,
+// routers, norms, embeddings, the latents of latent attention. A bias of a sum over ranks is part
+// 0's alone.
 #pragma once
 
 #include <optional>
@@ -32,6 +33,7 @@ struct Share {
   bool with_attention = true;
   bool with_experts = true;
   bool divides_shared = false;     // shared experts, as the routed ones
+  bool divides_dense = false;      // dense blocks, into as many slices as heads have parts
   strategy::StageRole stage = {};  // of the decoder's layers those that it has
 
   // Of the decoder's experts in steps of generated tokens alone, where it is another part
@@ -93,5 +95,9 @@ strategy::Part SliceOf(const model::MoeSpec& whole, const Share& share,
 // The same of the shared experts: all of them, unless the share divides these.
 strategy::Part SharedSliceOf(const model::MoeSpec& whole, const Share& share,
                              const WeightFormats& formats);
+
+// The same of a layer's dense block.
+strategy::Part DenseSliceOf(const model::LayerSpec& whole, const Share& share,
+                            const WeightFormats& formats);
 
 }  // namespace convene::weights

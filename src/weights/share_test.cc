@@ -40,6 +40,32 @@ TEST(Share, IsWhatTheLayoutGivesTheRank) {
   EXPECT_EQ(ShareOf({}, 0), Share{});
 }
 
+TEST(Share, OfADenseBlockIsASliceWhereTheLayoutDividesIt) {
+  model::ModelSpec spec = SpecWith(8, 8);
+  spec.layers[0].moe.reset();
+  spec.layers[0].dense_intermediate_size = 100;
+  const strategy::Layout layout{
+      .attention_tp = 4, .attention_dp = 2, .expert_ep = 8, .divides_dense = true};
+  int next = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const Share share = ShareOf(layout, rank);
+    EXPECT_EQ(share.divides_dense, true);
+    const strategy::Part slice = DenseSliceOf(spec.layers[0], share, {});
+    EXPECT_EQ(slice.first, next);
+    next += slice.size;
+    EXPECT_EQ(Local(spec, share)->layers[0].dense_intermediate_size, slice.size);
+    // The other group has the same.
+    EXPECT_EQ(DenseSliceOf(spec.layers[0], ShareOf(layout, rank + 4), {}), slice);
+    // int4: whole groups.
+    const WeightFormats int4{.matrices = kernels::WeightFormat::kInt4, .group = 32};
+    EXPECT_EQ(DenseSliceOf(spec.layers[0], share, int4).first % 32, 0);
+  }
+  EXPECT_EQ(next, 100);
+  spec.layers[0].dense_intermediate_size = 3;
+  EXPECT_THAT(Local(spec, ShareOf(layout, 0)).error().message,
+              HasSubstr("dense blocks with an intermediate size of 3 cannot be cut into 4 slices"));
+}
+
 TEST(Share, OfRanksWithAttentionOrExpertsAloneLacksTheRest) {
   const strategy::Layout layout{.attention_tp = 2, .expert_ep = 3, .disaggregates = true};
   model::ModelSpec spec = SpecWith(4, 4);

@@ -30,7 +30,7 @@ CpuStream::CpuStream(weights::WeightStore& weights, const kernels::KernelSet& ke
       attention_(context_, cache, attender_, options),
       cross_attention_(context_, cache, attender_),
       partial_sums_(context_, role_),
-      feed_forward_(context_) {}
+      feed_forward_(context_, options.roles.divides_dense() ? &partial_sums_ : nullptr) {}
 
 void CpuStream::Begin(Frame& frame) { CpuFrameOf(frame).angles.Compute(frame.rows, context_.pool); }
 

@@ -34,6 +34,9 @@ class CpuStream final : public Stream {
   void Begin(Frame& frame) override;
   Status Embed(bool encoder, Frame& frame) override;
   void Normalize(const Layer& layer, bool cross, Frame& frame) override;
+  void NormalizeDense(const Layer& layer, Frame& frame) override {
+    feed_forward_.Normalize(layer, frame);
+  }
   void NormalizeFinal(bool encoder, Frame& frame) override;
   void KeepWanted(Frame& frame) override { MoveWanted(frame.own(), frame); }
   Status Project(const Layer& layer, Frame& frame) override;

@@ -83,22 +83,35 @@ float SharedWeight(const model::MoeSpec& moe, const Frame& frame, int row) {
 Status FeedForward::Dense(const Layer& layer, Frame& frame) {
   const auto weights = context_.weights.LeaseLayer(layer.id(), LayerPart::kDense);
   if (!weights) return weights.error();
-  context_.Normalize(context_.weights.FfnNorm(layer.id()), frame.own(), /*also_float=*/false,
-                     ActivationsOf(frame));
-  RunDense(layer.spec.dense_activation, *(*weights)->dense, frame, Epilogue::kAdd,
-           context_.spec().residual_scale, ActivationsOf(frame).hidden);
+  const weights::FfnWeights& ffn = *(*weights)->dense;
+  const Activations& buffers = ActivationsOf(frame);
+  if (dense_sums_ != nullptr) {
+    const OwnRows all = {0, frame.num_rows()};
+    RunDense(layer.spec.dense_activation, ffn, all, frame, Epilogue::kStore, 1,
+             buffers.partial_out);
+    dense_sums_->Pack(frame, all.count);
+    return {};
+  }
+  Normalize(layer, frame);
+  RunDense(layer.spec.dense_activation, ffn, frame.own(), frame, Epilogue::kAdd,
+           context_.spec().residual_scale, buffers.hidden);
   return {};
 }
 
+void FeedForward::Normalize(const Layer& layer, Frame& frame) {
+  context_.Normalize(context_.weights.FfnNorm(layer.id()), frame.own(), /*also_float=*/false,
+                     ActivationsOf(frame));
+}
+
 void FeedForward::RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
-                           Frame& frame, Epilogue epilogue, float scale, const RowBuffer& out) {
-  const OwnRows own = frame.own();
+                           OwnRows rows, Frame& frame, Epilogue epilogue, float scale,
+                           const RowBuffer& out) {
   const Workspace& workspace = context_.workspace;
   const Activations& buffers = ActivationsOf(frame);
-  context_.Multiply(ffn.up, buffers.normed.From(own.first), own.count, EpilogueOf(activation),
+  context_.Multiply(ffn.up, buffers.normed.From(rows.first), rows.count, EpilogueOf(activation),
                     workspace.intermediate_wide, ffn.up_bias, ParametersOf(activation));
-  context_.Narrow(workspace.intermediate_wide, own.count, ffn.down.cols, workspace.intermediate);
-  context_.Multiply(ffn.down, workspace.intermediate, own.count, epilogue, out.From(own.first),
+  context_.Narrow(workspace.intermediate_wide, rows.count, ffn.down.cols, workspace.intermediate);
+  context_.Multiply(ffn.down, workspace.intermediate, rows.count, epilogue, out.From(rows.first),
                     ffn.down_bias, {.scale = scale});
 }
 
@@ -109,8 +122,8 @@ Status FeedForward::Shared(const Layer& layer, Frame& frame) {
     SharedSlots(layer.spec.moe->activation, *(*weights)->moe->shared, frame);
     return {};
   }
-  RunDense(layer.spec.moe->activation, *(*weights)->moe->shared, frame, Epilogue::kStore, 1,
-           ActivationsOf(frame).shared_out);
+  RunDense(layer.spec.moe->activation, *(*weights)->moe->shared, frame.own(), frame,
+           Epilogue::kStore, 1, ActivationsOf(frame).shared_out);
   return {};
 }
 

@@ -7,16 +7,21 @@
 
 #include "device/cpu/cpu_frame.h"
 #include "device/cpu/forward_context.h"
+#include "device/cpu/partial_sums.h"
 #include "device/layer.h"
 
 namespace convene::device {
 
 class FeedForward {
  public:
-  explicit FeedForward(ForwardContext& context) : context_(context) {}
+  // `dense_sums`: of a rank with a part of each dense block; null: of one that has them whole.
+  FeedForward(ForwardContext& context, PartialSums* dense_sums)
+      : context_(context), dense_sums_(dense_sums) {}
 
   // As in Stream. Those that return a status lease what they read.
   Status Dense(const Layer& layer, Frame& frame);
+  // The norm before all of it.
+  void Normalize(const Layer& layer, Frame& frame);
   Status Route(const Layer& layer, Frame& frame);
   Status Predict(const Layer& next, Frame& frame);
   void PackDispatch(Frame& frame);
@@ -29,8 +34,10 @@ class FeedForward {
   // What the layer's router chooses for the own rows, as the residual stream is.
   Status ChooseExperts(const Layer& layer, Frame& frame, std::vector<int32_t>* experts,
                        std::vector<float>* expert_weights);
+  // Of these rows.
   void RunDense(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
-                Frame& frame, kernels::Epilogue epilogue, float scale, const RowBuffer& out);
+                OwnRows rows, Frame& frame, kernels::Epilogue epilogue, float scale,
+                const RowBuffer& out);
   void GatherRows(const ChunkSlots& slots, int first, int count, Frame& frame);
   // A slice of the shared expert, of all rows: those of its slots.
   void SharedSlots(const model::ActivationSpec& activation, const weights::FfnWeights& ffn,
@@ -38,6 +45,7 @@ class FeedForward {
   void UnpackRow(const std::byte* from, std::byte* to, int thread_idx);
 
   ForwardContext& context_;
+  PartialSums* dense_sums_;
   std::vector<int> active_experts_;         // of the task in work: those that have rows
   std::vector<kernels::GemmGroup> groups_;  // of its product in work, otherwise empty
 };

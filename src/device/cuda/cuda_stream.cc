@@ -478,6 +478,10 @@ void CudaStream::UnpackAttention(AttentionRows kind, const Layer& layer, const s
 
 void CudaStream::AddPartials(Frame&) { Fail(Internal("a GPU has all heads of a layer")); }
 
+void CudaStream::NormalizeDense(const Layer&, Frame&) {
+  Fail(Internal("a GPU has all of a dense block"));
+}
+
 Status CudaStream::StoreCross(const Layer&, Frame&) {
   return Internal("encoders do not run on a GPU yet");
 }

@@ -43,6 +43,7 @@ class CudaStream final : public Stream {
   void Begin(Frame& frame) override;
   Status Embed(bool encoder, Frame& frame) override;
   void Normalize(const Layer& layer, bool cross, Frame& frame) override;
+  void NormalizeDense(const Layer& layer, Frame& frame) override;
   void NormalizeFinal(bool encoder, Frame& frame) override;
   void KeepWanted(Frame& frame) override;
   Status Project(const Layer& layer, Frame& frame) override;
