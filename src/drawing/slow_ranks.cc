@@ -61,19 +61,18 @@ Rates FitRates(const std::vector<DoneTask>& tasks, const WeightOf& weight_of) {
   return both.per_byte < 0 ? flops_alone : both;
 }
 
-// By the sum of |expected / seconds - 1|, in which short and long tasks count alike and one that
-// was held up counts little: least squares, each time with weights by what is left of the last one
-// (Schlossmacher 1973).
+// By the sum of |expected - seconds|, in which tasks count by how long they are and one that was
+// held up counts little: least squares, each time with weights by what is left of the last one
+// (Schlossmacher 1973). Tasks of next to nothing are mostly what it takes to begin one.
 Rates RatesOf(const std::vector<DoneTask>& tasks) {
   constexpr int kRounds = 20;
-  constexpr double kLeastLeft = 1e-3;
-  Rates rates =
-      FitRates(tasks, [](const DoneTask& task) { return 1 / (task.seconds * task.seconds); });
+  constexpr double kLeastLeft = 1e-3;  // of a task
+  Rates rates = FitRates(tasks, [](const DoneTask& task) { return 1 / task.seconds; });
   for (int round = 0; round < kRounds; ++round) {
     const Rates last = rates;
     rates = FitRates(tasks, [&](const DoneTask& task) {
-      const double left = std::abs(last.SecondsOf(task) / task.seconds - 1);
-      return 1 / (task.seconds * task.seconds * std::max(left, kLeastLeft));
+      const double left = std::abs(last.SecondsOf(task) - task.seconds);
+      return 1 / std::max(left, kLeastLeft * task.seconds);
     });
   }
   return rates;
@@ -99,9 +98,15 @@ void AddTasks(const TracedStep& step, const std::vector<std::string>& roles,
   }
 }
 
-// Of a rank's tasks what they took over what the others' say of them.
-std::vector<double> RatiosOf(const TasksByKind& tasks, int rank) {
-  std::vector<double> ratios;
+// Of a task what it took over what the others' tasks say of it, which is `expected`.
+struct Ratio {
+  double value = 0;
+  double expected = 0;
+};
+
+// Sorted.
+std::vector<Ratio> RatiosOf(const TasksByKind& tasks, int rank) {
+  std::vector<Ratio> ratios;
   for (const auto& [kind, all] : tasks) {
     std::vector<DoneTask> others;
     std::ranges::copy_if(all, std::back_inserter(others),
@@ -110,11 +115,22 @@ std::vector<double> RatiosOf(const TasksByKind& tasks, int rank) {
     const Rates rates = RatesOf(others);
     for (const DoneTask& task : all) {
       const double expected = rates.SecondsOf(task);
-      if (task.rank == rank && expected > 0) ratios.push_back(task.seconds / expected);
+      if (task.rank == rank && expected > 0) ratios.push_back({task.seconds / expected, expected});
     }
   }
-  std::ranges::sort(ratios);
+  std::ranges::sort(ratios, {}, &Ratio::value);
   return ratios;
+}
+
+// What so much of the work stays below, by the time that is expected of it.
+double Quantile(const std::vector<Ratio>& ratios, double share) {
+  double left = 0;
+  for (const Ratio& one : ratios) left += share * one.expected;
+  for (const Ratio& one : ratios) {
+    left -= one.expected;
+    if (left < 0) return one.value;
+  }
+  return ratios.back().value;
 }
 
 // Behind the comma of a step's name stands how large it is.
@@ -140,10 +156,9 @@ std::vector<SlowRank> FindSlowRanks(std::span<const TracedStep> steps) {
       }
     }
     for (const auto& [rank, role] : role_of) {
-      const std::vector<double> ratios = RatiosOf(by_role[role], rank);
-      if (ratios.size() < kFewestTasks || ratios[ratios.size() / 4] <= kSlow) continue;
-      slow.push_back(
-          {.steps = kind, .rank = rank, .role = role, .ratio = ratios[ratios.size() / 2]});
+      const std::vector<Ratio> ratios = RatiosOf(by_role[role], rank);
+      if (ratios.size() < kFewestTasks || Quantile(ratios, 0.25) <= kSlow) continue;
+      slow.push_back({.steps = kind, .rank = rank, .role = role, .ratio = Quantile(ratios, 0.5)});
     }
   }
   return slow;

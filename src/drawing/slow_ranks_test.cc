@@ -76,6 +76,23 @@ TEST(SlowRanks, TasksThatWereHeldUpMakeNobodySlow) {
   EXPECT_EQ(slow[0].rank, 2);
 }
 
+TEST(SlowRanks, AreNotHiddenByTasksOfNextToNothing) {
+  TracedStep step = StepOf("prefill, 8 tokens", {1, 1, 1, 3});
+  for (int rank = 2; rank < 4; ++rank) {
+    for (int i = 0; i < 5 * kTasks; ++i) {
+      step.schedule.tasks.push_back({.kind = TaskKind::kReduce,
+                                     .lane = {rank, schedule::LaneKind::kCompute},
+                                     .layer = i,
+                                     .work = {.memory_bytes = schedule::Constant(0.01)}});
+      step.measured.tasks.push_back({0, 0.02});
+    }
+  }
+  const std::vector<SlowRank> slow = FindSlowRanks(std::vector{step});
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].rank, 3);
+  EXPECT_NEAR(slow[0].ratio, 3, 1e-6);
+}
+
 TEST(SlowRanks, AreJudgedByAllStepsOfAKindTogether) {
   // Each of three steps has another slow rank, and over all nobody is.
   const std::vector<TracedStep> turns = {StepOf("decode, 4 tokens", {1, 1, 2, 1}, 1),
