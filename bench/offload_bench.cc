@@ -294,7 +294,8 @@ class Study {
     return runtime::Transformer::Offload(*std::move(steps));
   }
   strategy::ElementBytes ElementBytes() const {
-    return runtime::Transformer::BytesOf(formats_, comm::WireFormat::kBf16, false);
+    return runtime::Transformer::BytesOf(model_->whole_spec(), formats_, comm::WireFormat::kBf16,
+                                         false);
   }
 
   // Every task alone: layer by layer nothing runs beside another task, and without a link's limit

@@ -109,7 +109,8 @@ Status Predict(const Options& options) {
         .options = {.roles = roles,
                     .pipeline = variant->plan.pipeline,
                     .bytes = runtime::Transformer::BytesOf(
-                        *formats, engine::WireFormatOf(variant->plan.wire, point.num_ranks),
+                        specs.at(point.model), *formats,
+                        engine::WireFormatOf(variant->plan.wire, point.num_ranks),
                         engine::ReturnsFp8(variant->plan.wire))},
         .groups = evaluate::RowsOf(point.step, roles)};
     const auto predict = [&](const cost::MachineState& state) {

@@ -148,7 +148,7 @@ class Bench {
 
   strategy::ElementBytes BytesOf(evaluate::InventedModel& model, const Variant& variant) const {
     return runtime::Transformer::BytesOf(
-        runtime::DefaultFormats(model.weights().formats().matrices),
+        model.whole_spec(), runtime::DefaultFormats(model.weights().formats().matrices),
         engine::WireFormatOf(variant.plan.wire, group_.size()),
         engine::ReturnsFp8(variant.plan.wire));
   }

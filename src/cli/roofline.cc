@@ -24,7 +24,7 @@
 #include "hardware/profile.h"
 #include "planner/model_roofline.h"
 #include "runtime/formats.h"
-#include "runtime/transformer.h"
+#include "weights/weight_layout.h"
 
 namespace convene::cli {
 namespace {
@@ -208,13 +208,8 @@ class RooflineCommand : public Command {
 
   planner::OffloadFormat FormatOf(const std::string& name, double fast_flops) const {
     const auto format = kernels::WeightFormatFromName(name);
-    const strategy::ElementBytes bytes =
-        runtime::Transformer::BytesOf(runtime::DefaultFormats(*format), comm::WireFormat::kF32,
-                                      /*returns_fp8=*/false);
-    return {.name = name,
-            .weight_bytes = bytes.weights,
-            .resident_bytes = bytes.weights,
-            .fast_flops = fast_flops};
+    const double bytes = weights::BytesPerWeight(runtime::DefaultFormats(*format).weights);
+    return {.name = name, .weight_bytes = bytes, .resident_bytes = bytes, .fast_flops = fast_flops};
   }
 
   Result<planner::OffloadQuestion> Ask(const cost::MachineProfile& machine,

@@ -127,7 +127,7 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
     chosen = Choose(
         {.spec = spec,
          .roles = layout,
-         .bytes = runtime::Transformer::BytesOf(formats, wire, ReturnsFp8(options.plan.wire)),
+         .bytes = runtime::Transformer::BytesOf(spec, formats, wire, ReturnsFp8(options.plan.wire)),
          .costs = known->ranks,
          .tokens_per_group = options.max_step_tokens,
          .micro_batches = given.micro_batches},

@@ -215,11 +215,12 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     return setting.memory_per_rank.value_or(setting.memory_of_host /
                                             static_cast<uint64_t>(num_ranks));
   };
-  question.bytes_of = [one_host = question.one_host](const std::string& weights, plan::Wire wire) {
+  question.bytes_of = [one_host = question.one_host, &spec = question.spec](
+                          const std::string& weights, plan::Wire wire) {
     if (wire == plan::Wire::kAuto) wire = one_host ? plan::Wire::kF32 : plan::Wire::kBf16;
     // The number of ranks decides about kAuto alone.
-    return runtime::Transformer::BytesOf(FormatsOf(weights), WireFormatOf(wire, /*num_ranks=*/1),
-                                         ReturnsFp8(wire));
+    return runtime::Transformer::BytesOf(spec, FormatsOf(weights),
+                                         WireFormatOf(wire, /*num_ranks=*/1), ReturnsFp8(wire));
   };
 }
 

@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "device/wire_rows.h"
+#include "kernels/activation_row.h"
 #include "runtime/check_options.h"
 #include "runtime/executor.h"
 #include "runtime/offloaded_steps.h"
@@ -18,6 +20,7 @@
 #include "runtime/step_runner.h"
 #include "weights/paged_weights.h"
 #include "weights/phased_weights.h"
+#include "weights/weight_layout.h"
 
 namespace convene::runtime {
 
@@ -25,31 +28,20 @@ using device::EncoderInput;
 using device::SequenceStep;
 using strategy::Phase;
 
-namespace {
-
-// With the scales.
-double BytesPerWeight(const weights::WeightFormats& formats) {
-  constexpr int kSide = 1024;
-  const kernels::PackedMatrix matrix{
-      .format = formats.matrices, .group = formats.group, .rows = kSide, .cols = kSide};
-  return static_cast<double>(matrix.size_bytes()) / (kSide * kSide);
-}
-
-}  // namespace
-
-strategy::ElementBytes Transformer::BytesOf(const Formats& formats, comm::WireFormat wire,
-                                            bool returns_fp8) {
-  strategy::ElementBytes bytes{
-      .weights = BytesPerWeight(formats.weights),
-      .activations = static_cast<double>(ElementBytes(formats.activations)),
-      .kv = static_cast<double>(kernels::KvElementBytes(formats.kv))};
-  const bool fp8 = wire == comm::WireFormat::kE4m3;
-  bytes.dispatched = std::min(bytes.activations, fp8                              ? 1.0
-                                                 : wire == comm::WireFormat::kF32 ? 4.0
-                                                                                  : 2.0);
-  bytes.sums = wire == comm::WireFormat::kF32 ? 4 : 2;
-  bytes.returned = fp8 && returns_fp8 ? 1 : bytes.sums;
-  return bytes;
+strategy::ElementBytes Transformer::BytesOf(const model::ModelSpec& spec, const Formats& formats,
+                                            comm::WireFormat wire, bool returns_fp8) {
+  const device::WireRows rows = device::WireRowsOf(spec, formats.activations, wire, returns_fp8);
+  const double hidden = std::max(1, spec.hidden_size);
+  const bool has_scales = formats.activations == kernels::ActivationFormat::kInt8;
+  const auto activation_bytes = static_cast<double>(
+      has_scales ? kernels::ActivationRowBytes(formats.activations, spec.hidden_size)
+                 : spec.hidden_size * ElementBytes(formats.activations));
+  return {.weights = weights::BytesPerWeight(formats.weights),
+          .activations = activation_bytes / hidden,
+          .kv = static_cast<double>(kernels::KvElementBytes(formats.kv)),
+          .dispatched = static_cast<double>(rows.dispatch_bytes) / hidden,
+          .returned = static_cast<double>(rows.returned_bytes) / hidden,
+          .sums = static_cast<double>(rows.sum_bytes) / hidden};
 }
 
 struct Transformer::State {
@@ -65,7 +57,8 @@ struct Transformer::State {
         programs(options.parallel.WholeOf(weights.spec()),
                  {.step = {.roles = options.parallel.roles,
                            .pipeline = options.parallel.pipeline,
-                           .bytes = BytesOf({weights.formats(), options.activations, options.kv},
+                           .bytes = BytesOf(options.parallel.WholeOf(weights.spec()),
+                                            {weights.formats(), options.activations, options.kv},
                                             options.parallel.wire, options.parallel.returns_fp8),
                            .prunes_last_layer = options.prunes()},
                   .decode_roles = options.parallel.decode_roles,

@@ -54,9 +54,10 @@ class Transformer {
   static memory::Amounts StepBytes(const device::DeviceBytes& device, const model::ModelSpec& spec,
                                    const TransformerOptions& options, int num_threads);
 
-  // What elements of each kind take in memory and on their way between ranks.
-  static strategy::ElementBytes BytesOf(const Formats& formats, comm::WireFormat wire,
-                                        bool returns_fp8);
+  // What elements of each kind take in memory and on their way between ranks: of rows of the
+  // model's hidden size with their scales and sums of blocks, as they travel (device/wire_rows.h).
+  static strategy::ElementBytes BytesOf(const model::ModelSpec& spec, const Formats& formats,
+                                        comm::WireFormat wire, bool returns_fp8);
 
   // Keeps references to weights and device, and its memory is reserved in `ledger` (of the device's
   // memory, CHECKed) while it lives; the formats of `options` must go with the weights (formats.h).

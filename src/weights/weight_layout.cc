@@ -125,6 +125,13 @@ void PlaceLayers(const model::ModelSpec& spec, const std::vector<model::LayerSpe
 
 }  // namespace
 
+double BytesPerWeight(const WeightFormats& formats) {
+  constexpr int kSide = 1024;
+  const PackedMatrix matrix{
+      .format = formats.matrices, .group = formats.group, .rows = kSide, .cols = kSide};
+  return static_cast<double>(matrix.size_bytes()) / (kSide * kSide);
+}
+
 ExpertRooms RoomsOf(const model::ModelSpec& whole, const WeightFormats& formats,
                     const Share& share) {
   ExpertRooms rooms;

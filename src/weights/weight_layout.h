@@ -8,6 +8,9 @@
 
 namespace convene::weights {
 
+// Of a large matrix, with its scales.
+double BytesPerWeight(const WeightFormats& formats);
+
 // The rooms that experts need whose division changes between two phases, as `share` says; none
 // otherwise. `whole` is the model of the checkpoint, which the share fits.
 ExpertRooms RoomsOf(const model::ModelSpec& whole, const WeightFormats& formats,
