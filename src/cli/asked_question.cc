@@ -11,6 +11,7 @@
 #include "checkpoint/model_files.h"
 #include "cli/plan_report.h"
 #include "engine/plan_question.h"
+#include "engine/rank_options.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
@@ -54,7 +55,8 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   question.clock = SecondsNow;
   std::optional<uint64_t> budget = options.load.memory_budget;
   if (budget) {
-    budget = std::min<uint64_t>(*budget, available->bytes / static_cast<uint64_t>(local.count));
+    budget = std::min<uint64_t>(engine::LeftOfBudget(*budget),
+                                available->bytes / static_cast<uint64_t>(local.count));
   }
   asked->setting = {.memory_per_rank = budget,
                     .memory_of_host = available->bytes * num_ranks / local.count,

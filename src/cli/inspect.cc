@@ -149,7 +149,8 @@ Result<engine::ChosenFormats> ChooseAsRunDoes(const Inspection& inspection,
                           .chooses_step_tokens = true};
   }
   memory::Ledger ledger(memory::Tier{.budget_bytes = inspection.available.bytes,
-                                     .limited_by = inspection.available.limited_by});
+                                     .limited_by = inspection.available.limited_by,
+                                     .taken_bytes = inspection.taken_bytes});
   return engine::PlanFormats(
       {.spec = inspection.spec, .num_threads = inspection.num_threads, .ledger = ledger}, options,
       engine::Pages::kWhereNeeded);

@@ -111,12 +111,16 @@ Result<engine::Offload> OffloadFromName(std::string_view name) {
   if (name == "pages") return engine::Offload::kPages;
   if (name == "layers") return engine::Offload::kLayers;
   if (name == "mmap") return engine::Offload::kMapped;
-  if (name == "cgo") return Error{"layers come in the order of CGOPipe anyway: take layers"};
+  if (name == "cgo") {
+    return Error{
+        "with --device cuda layers come in the order of CGOPipe anyway (--offload layers); without "
+        "a GPU experts are read from a disk (--offload pages)"};
+  }
   for (const std::string_view order : {"s2", "s3", "s4", "layerwise"}) {
     if (name != order) continue;
     return Error{fmt::format(
-        "{} is there to be compared with, by offload_bench (bench/README.md), and is slower than "
-        "layers: take layers",
+        "{} is there to be compared with, by offload_bench (bench/README.md), and is slower: with "
+        "--device cuda take --offload layers, and --offload pages without a GPU",
         order)};
   }
   return Error{fmt::format("{} is not known; there are auto, pages, layers and mmap", Quote(name))};

@@ -16,6 +16,7 @@
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
+#include "engine/rank_options.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/try_plans.h"
@@ -209,7 +210,9 @@ DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolv
 
 std::vector<uint64_t> UnlikeMemory(std::vector<uint64_t> memory, std::optional<uint64_t> budget) {
   if (memory.empty()) return {};
-  for (uint64_t& bytes : memory) bytes = std::min(bytes, budget.value_or(bytes));
+  for (uint64_t& bytes : memory) {
+    if (budget) bytes = std::min(bytes, engine::LeftOfBudget(*budget));
+  }
   const auto [least, most] = std::ranges::minmax_element(memory);
   constexpr double kAlike = 0.05;
   if (static_cast<double>(*most - *least) <= kAlike * static_cast<double>(*most)) return {};

@@ -231,7 +231,10 @@ Status LoadedModel::Open(const std::string& directory, std::optional<ModelSource
           "computed with: make one with convene quantize"};
     }
     // Weights are the system's: they take none of what is planned with.
-    tier->budget_bytes += (*source)->packed()->file.bytes().size();
+    const uint64_t mapped_bytes = (*source)->packed()->file.bytes().size();
+    tier->budget_bytes += mapped_bytes;
+    tier->limited_by += fmt::format(", and the {} of the mapped file, which is the system's",
+                                    FormatBytes(mapped_bytes));
   }
   ledger_.emplace(*std::move(tier));
   if (options->gpu) {
@@ -436,8 +439,10 @@ Status LoadedModel::CreateTransformer(const LoadOptions& options) {
                       .file = {.told = disk_is_slow_}};
   }
   parts.parallel.pipeline = plan_.pipeline;
-  parts.parallel.chunks_from_tokens = chunks_from_tokens_;
-  parts.parallel.micro_batches_from_tokens = micro_batches_from_tokens_;
+  if (options.plan.auto_pipeline) {
+    parts.parallel.chunks_from_tokens = chunks_from_tokens_;
+    parts.parallel.micro_batches_from_tokens = micro_batches_from_tokens_;
+  }
   parts.parallel.host_cpus = host_cpus_;
   parts.parallel.whole_spec = &whole_spec_;
   parts.dense_from_rows = crossovers_.dense_from_rows;

@@ -56,6 +56,10 @@ Status PackPages(const std::string& directory, const PagesRequest& request,
   });
   if (!lock) return lock.error().At("--page-dir");
   if (weights::IsPackedDirectory(directory)) return {};  // by now
+  if (observer.decided) {
+    observer.decided(fmt::format("packing {} into {}, once: later runs read what is there",
+                                 checkpoint.directory(), directory));
+  }
   const Result<uint64_t> packed =
       weights::PackDirectory(checkpoint, request.formats,
                              {.directory = directory,
@@ -84,7 +88,12 @@ Status MakePages(const PagesRequest& request, ModelSource* source) {
     if (Status packed = PackPages(directory, request, checkpoint); !packed) return packed;
   }
   Result<ModelSource> pages = ModelSource::Open(directory);
-  if (!pages) return pages.error();
+  if (!pages) {
+    Error error = pages.error();
+    error.message +=
+        fmt::format("; remove {}, and it is made again from {}", directory, checkpoint.directory());
+    return error;
+  }
   *source = *std::move(pages);
   return {};
 }

@@ -22,6 +22,21 @@ uint64_t DiskBytesOf(const std::string& directory) {
   return memory::SpillFile::FreeBytes(directory) / 10 * 9;
 }
 
+// Whether keys and values may lie there by default, beside pages.
+bool CanSpillTo(const std::string& directory) {
+  return !directory.empty() && !memory::SpillFile::IsInMemory(directory) &&
+         memory::SpillFile::CanWrite(directory);
+}
+
+Status CheckSpillDirectory(const LoadOptions& options) {
+  if (!memory::SpillFile::IsInMemory(options.spill_directory)) return {};
+  return Error{
+      fmt::format("keys and values that have no room in memory cannot be spilled to {}, which lies "
+                  "in memory itself (tmpfs): give --spill-dir DIR, which is on a disk, or "
+                  "--spill-dir none",
+                  options.spill_directory)};
+}
+
 // Where keys and values of a batch may lie; empty: in memory alone.
 Result<std::string> SpillDirectoryOf(const model::ModelSpec& spec, const LoadOptions& options,
                                      const runtime::Formats& formats) {
@@ -30,11 +45,10 @@ Result<std::string> SpillDirectoryOf(const model::ModelSpec& spec, const LoadOpt
       spec, TransformerOptionsOf(options, formats, options.context.value_or(0)));
   if (!options.spill_directory.empty()) {
     if (!supported) return supported.error();
+    if (Status on_disk = CheckSpillDirectory(options); !on_disk) return on_disk.error();
     return options.spill_directory;
   }
-  const bool is_on_disk =
-      !options.page_directory.empty() && !memory::SpillFile::IsInMemory(options.page_directory);
-  return supported && is_on_disk ? options.page_directory : std::string();
+  return supported && CanSpillTo(options.page_directory) ? options.page_directory : std::string();
 }
 
 // What was chosen, for people.
@@ -106,10 +120,12 @@ Status CanSpillAsPlanned(const model::ModelSpec& spec, const LoadOptions& option
   const Status supported =
       runtime::SpilledKv::Supports(spec, TransformerOptionsOf(options, {}, /*context=*/0));
   if (!supported) return supported.error().At(kField);
-  const bool has_directory = options.spill_directory.empty()
-                                 ? !options.page_directory.empty() &&
-                                       !memory::SpillFile::IsInMemory(options.page_directory)
-                                 : options.spill_directory != kNoSpill;
+  const bool is_given = !options.spill_directory.empty() && options.spill_directory != kNoSpill;
+  if (is_given) {
+    if (Status on_disk = CheckSpillDirectory(options); !on_disk) return on_disk;
+  }
+  const bool has_directory =
+      options.spill_directory.empty() ? CanSpillTo(options.page_directory) : is_given;
   if (has_pages && has_directory) return {};
   return Error{fmt::format(
       "the plan keeps keys and values on a disk (spilled_kv), and {}",

@@ -13,6 +13,7 @@
 #include "engine/choose_batch.h"
 #include "engine/loaded_model.h"
 #include "engine/plan_question.h"
+#include "memory/spill_file.h"
 
 namespace convene::engine {
 namespace {
@@ -155,6 +156,11 @@ TEST_F(PlanPages, RefusalsSayWhatToChange) {
   other = options_;
   other.spill_directory = kNoSpill;
   EXPECT_THAT(ErrorOf(other), HasSubstr("there is no directory for them: give --spill-dir DIR"));
+  other = options_;
+  other.spill_directory = "/dev/shm";
+  if (memory::SpillFile::IsInMemory(other.spill_directory)) {
+    EXPECT_THAT(ErrorOf(other), HasSubstr("which lies in memory itself (tmpfs)"));
+  }
   other = options_;
   other.page_directory.clear();
   EXPECT_THAT(ErrorOf(other), HasSubstr("experts would not be read from one: give --page-dir DIR"));

@@ -70,6 +70,8 @@ runtime::TransformerOptions TransformerOptionsOf(const LoadOptions& options,
                        .loads_experts = options.plan.loads_experts(),
                        .pipeline = options.plan.pipeline,
                        .pipeline_of = PipelineOf(options.plan),
+                       .chunks_from_tokens = options.plan.cut_from_tokens,
+                       .micro_batches_from_tokens = options.plan.cut_from_tokens,
                        .wire = WireFormatOf(options.plan.wire, options.plan.layout.num_ranks()),
                        .returns_fp8 = ReturnsFp8(options.plan.wire),
                        .comm_budget = options.plan.comm_budget,
@@ -99,8 +101,15 @@ void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier) {
   const uint64_t left = *memory_budget - std::min(*memory_budget, taken);
   if (left >= tier->budget_bytes) return;
   tier->budget_bytes = left;
+  tier->taken_bytes = taken;
   tier->limited_by = fmt::format("--memory-budget {}, of which the program has {}",
                                  FormatBytes(*memory_budget), FormatBytes(taken));
+}
+
+uint64_t LeftOfBudget(uint64_t memory_budget) {
+  // Until it loads it takes a little more: buffers of exchanges, and what it finds out of ranks.
+  constexpr uint64_t kGrowsBytes = uint64_t{8} << 20;
+  return memory_budget - std::min(memory_budget, ResidentBytes() + kGrowsBytes);
 }
 
 Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::ModelSpec& spec,
@@ -197,16 +206,21 @@ Error TooLittleForPages(const LoadOptions& options, int context, uint64_t least_
   // A budget is of all that the program has: what it has already counts, too, and varies a little.
   constexpr uint64_t kVariesBytes = 4 * kMib;
   const bool is_gpu = ledger.tier().kind == memory::TierKind::kDevice;
-  uint64_t besides = 0;
-  if (options.memory_budget && !is_gpu) besides = ResidentBytes() + kVariesBytes;
+  const memory::Tier& tier = ledger.tier();
+  const uint64_t besides = is_gpu ? 0 : tier.taken_bytes + kVariesBytes;
+  const bool is_budget = tier.taken_bytes > 0 || (is_gpu && options.device_memory_budget);
+  const std::string remedy =
+      is_budget ? fmt::format("the least budget is {} {}MiB",
+                              is_gpu ? "--device-memory-budget" : "--memory-budget",
+                              (least_bytes + besides + kMib - 1) / kMib)
+                : fmt::format("that limit has to be higher by {}",
+                              FormatBytes(least_bytes + kVariesBytes - ledger.available_bytes()));
   return ResourceExhausted(fmt::format(
       "not enough {}: {} available ({}), and even with its experts {} this model "
-      "needs {} for a context of {} tokens and steps of {}: the least budget is {} {}MiB; or "
-      "lower --context or --chunk",
-      ledger.tier().name(), FormatBytes(ledger.available_bytes()), ledger.tier().limited_by,
+      "needs {} for a context of {} tokens and steps of {}: {}; or lower --context or --chunk",
+      tier.name(), FormatBytes(ledger.available_bytes()), tier.limited_by,
       is_gpu ? "in the host's memory" : "read from the disk", FormatBytes(least_bytes), context,
-      options.max_step_tokens, is_gpu ? "--device-memory-budget" : "--memory-budget",
-      (least_bytes + besides + kMib - 1) / kMib));
+      options.max_step_tokens, remedy));
 }
 
 }  // namespace

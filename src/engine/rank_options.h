@@ -34,6 +34,10 @@ Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::
 // already.
 void LimitTo(std::optional<uint64_t> memory_budget, memory::Tier* tier);
 
+// What a rank that has not begun to load will have of such a budget, of which the program takes a
+// part.
+uint64_t LeftOfBudget(uint64_t memory_budget);
+
 // The plan as ranks execute it whose experts are read from a disk: in the chunks that are read
 // (strategy::PipelineOf), which each step has of itself.
 plan::Plan PagedPlan(plan::Plan plan);

@@ -35,6 +35,17 @@ TEST(PlanMemoryOf, AsksTheDeviceThatItIsGiven) {
   EXPECT_EQ(plan->bytes[memory::Use::kExchange], 7u);
 }
 
+TEST(RankOptions, StepsOfFewTokensAreNotCutWhereAPlanSaysSo) {
+  LoadOptions options;
+  options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+  options.plan.pipeline = {.chunks = 2, .micro_batches = 2};
+  EXPECT_EQ(TransformerOptionsOf(options, {}, 0).parallel.chunks_from_tokens, 0);
+  options.plan.cut_from_tokens = 64;
+  const runtime::ParallelOptions parallel = TransformerOptionsOf(options, {}, 0).parallel;
+  EXPECT_EQ(parallel.chunks_from_tokens, 64);
+  EXPECT_EQ(parallel.micro_batches_from_tokens, 64);
+}
+
 TEST(PlanMemoryOf, CountsTheOtherDivisionOfTheExpertsInDecodeAndSaysWhatItTakes) {
   const auto spec = checkpoint::OpenConfig(CONVENE_SOURCE_DIR "/models/demo");
   ASSERT_TRUE(spec) << spec.error().message;

@@ -53,7 +53,8 @@ void PlanPages(const engine::LoadOptions& options, Inspection& inspection) {
   inspection.num_pages = weights::PagedSizesOf(spec, inspection.formats.weights).num_pages;
   if (inspection.num_pages == 0) return;
   memory::Ledger ledger(memory::Tier{.budget_bytes = inspection.available.bytes,
-                                     .limited_by = inspection.available.limited_by});
+                                     .limited_by = inspection.available.limited_by,
+                                     .taken_bytes = inspection.taken_bytes});
   const Result<engine::MemoryPlan> plan = engine::PlanPagedMemoryOf(
       device::CpuBytes(), spec, options, inspection.formats, inspection.num_threads, ledger);
   if (plan) {
@@ -72,6 +73,7 @@ Status PlanMemory(std::optional<int> context, std::optional<uint64_t> memory_bud
   memory::Tier tier{.budget_bytes = available->bytes, .limited_by = available->limited_by};
   engine::LimitTo(memory_budget, &tier);
   inspection.available = {.bytes = tier.budget_bytes, .limited_by = tier.limited_by};
+  inspection.taken_bytes = tier.taken_bytes;
   const Result<std::vector<int>> cpus =
       hardware::CpusForThisRank(LocalRankFromLauncher(), std::nullopt);
   if (!cpus) return cpus.error();

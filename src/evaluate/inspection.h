@@ -29,6 +29,7 @@ struct Inspection {
   runtime::Formats formats;
   int num_threads = 0;  // that a run here would have by default
   hardware::AvailableMemory available;
+  uint64_t taken_bytes = 0;   // of a budget, as memory::Tier's
   engine::MemoryPlan memory;  // of one sequence
   // Where that is more than there is: what it needs with experts on a disk, or why that is too
   // much.

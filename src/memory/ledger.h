@@ -31,6 +31,9 @@ struct Tier {
   int gpu = 0;  // whose memory it is, or which copies from and to it
   uint64_t budget_bytes = std::numeric_limits<uint64_t>::max();  // that a rank may have
   std::string limited_by = "nothing";  // what sets that, as in hardware::AvailableMemory
+  // Of a budget that was given, what the program had taken of it before; 0: none was given, or
+  // something else leaves less.
+  uint64_t taken_bytes = 0;
 
   std::string name()
       const;  // "memory", "device memory of NUMA node 1", "memory (NUMA node 1 first)"

@@ -136,6 +136,10 @@ uint64_t SpillFile::FreeBytes(const std::string& directory) {
   return failed ? 0 : space.available;
 }
 
+bool SpillFile::CanWrite(const std::string& directory) {
+  return access(PlaceOf(directory).c_str(), W_OK | X_OK) == 0;
+}
+
 bool SpillFile::IsInMemory(const std::string& directory) {
   struct statfs status = {};
   return statfs(PlaceOf(directory).c_str(), &status) == 0 &&

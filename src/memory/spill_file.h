@@ -44,6 +44,8 @@ class SpillFile {
                                                    uint64_t size_bytes, Options options);
   // Bytes that could be reserved in a directory, or where it would be made; 0: it cannot be said.
   static uint64_t FreeBytes(const std::string& directory);
+  // Whether files can be made in a directory, or where it would be made.
+  static bool CanWrite(const std::string& directory);
   // Whether a directory, or where it would be made, lies in memory itself (tmpfs).
   static bool IsInMemory(const std::string& directory);
 

@@ -166,8 +166,17 @@ class DirectoryPacker {
       if (digests && IsThere((directory / kWeightsName).string())) {
         return Continue(*std::move(digests));
       }
-      // Of another checkpoint, or of one that has changed.
+      // Of another checkpoint, or of one that has changed. A directory that lacks what says so is
+      // not known to be one of these.
       std::error_code ignored;
+      const bool is_known = digests || IsThere((directory / kPartName).string()) ||
+                            IsThere((directory / kFormatsName).string());
+      if (!is_known && IsThere((directory / kWeightsName).string())) {
+        return DataLoss(
+            fmt::format("{} lacks {}, without which its weights cannot be read: remove {}, and it "
+                        "is made again",
+                        target_.directory, kFormatsName, target_.directory));
+      }
       for (const char* name : {kPartName, kWeightsName, kFormatsName}) {
         fs::remove(directory / name, ignored);
       }

@@ -293,7 +293,9 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
   if (differs == found.end()) return {};
   return DataLoss(fmt::format(
       "tensor {} in {} is damaged: its checksum is {:016x}, and {:016x} was stored; copy the file "
-      "again, or make the directory again with convene quantize",
+      "again, or make the directory again with convene quantize (one below --page-dir is made "
+      "again "
+      "once it is removed)",
       Quote(differs->name), directory.file.path(), differs->digest, wanted->digest));
 }
 
