@@ -46,9 +46,9 @@ class MakePlanCommand : public Command {
   void AddOptions(CLI::App& app) override {
     AddPath(app, "MODEL", model_, "Model directory, or a bare config.json");
     AddProfileOption(app, profile_);
-    AddNumber(
-        app, "--ranks", num_ranks_, {1, kMostPlannedRanks},
-        "Ranks that there are; fewer may be used (default: the most that costs are known of)");
+    AddNumber(app, "--ranks", num_ranks_, {1, kMostPlannedRanks},
+              "Ranks that there are; fewer may be used (default: the most that costs are known of; "
+              "convene simulate prices plans of up to 1,024)");
     AddWorkloadOptions(app, workload_options_);
     AddAllowOption(app, allowed_);
     AddMemoryOption(app, memory_per_rank_);
@@ -210,6 +210,7 @@ class MakePlanCommand : public Command {
       question->num_ranks = ranks()->size();
       question->constraints.num_ranks = ranks()->size();
     }
+    if (Status fits = CheckDisaggregation(*question); !fits) return fits;
     if (Status formats = AskFormats(question); !formats) return formats;
     const Result<planner::Allowed> allowed = ParseAllowed(allowed_);
     if (!allowed) return allowed.error();
@@ -220,6 +221,19 @@ class MakePlanCommand : public Command {
     return AnswerByProfile(profile,
                            memory_per_rank_.empty() && is_known ? unlike_memory_ : memory_per_rank_,
                            step_tokens_, *question);
+  }
+
+  Status CheckDisaggregation(const planner::PlanQuestion& question) const {
+    if (!disaggregation_.disaggregate) return {};
+    if (question.spec.has_encoder()) {
+      return Error{
+          "the experts of an encoder-decoder model cannot be on other ranks than its attention: "
+          "leave --disaggregate out"};
+    }
+    if (question.num_ranks > 1) return {};
+    return Error{
+        "--disaggregate puts attention and experts on different ranks, and there is 1: say with "
+        "--ranks how many there are"};
   }
 
   Status AskFormats(planner::PlanQuestion* question) const {

@@ -34,7 +34,7 @@ constexpr const char* kColours[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
 
 std::string Escape(std::string_view text) {
   std::string escaped;
-  for (const char c : Printable(text)) {
+  for (const char c : Printable(text, "\n")) {
     switch (c) {
       case '&':
         escaped += "&amp;";
@@ -161,9 +161,17 @@ std::string RegretPicture(const PlanReport& report) {
                     Escape(Describe(report.answer.candidates[explanation.curves[i].candidate])),
                     i == 0 ? " (chosen)" : "");
   }
-  return "<h2>What each plan loses at other batches</h2>\n<p>How much longer than the best of "
-         "these it takes. Where a line is missing, the plan does not fit the memory.</p>\n" +
-         svg + "</svg>\n" + legend + "</ul>\n";
+  std::string best = "<table>\n" + Row({"batch", "best of the plans priced here"}, "th");
+  for (size_t i = 0; i < explanation.batches.size(); ++i) {
+    const int candidate = explanation.best[i];
+    best += Row({fmt::format("{}", explanation.batches[i]),
+                 candidate < 0 ? "none fits the memory"
+                               : Escape(Describe(report.answer.candidates[candidate]))});
+  }
+  return "<h2>What each plan loses at other batches</h2>\n<p>How much longer than the best plan "
+         "of the table below it takes. Where a line is missing, the plan does not fit the "
+         "memory.</p>\n" +
+         svg + "</svg>\n" + legend + "</ul>\n" + best + "</table>\n";
 }
 
 constexpr const char* kStyle = R"(
@@ -212,7 +220,17 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
                       IsKnown(report.chosen().figures->throughput_interval)
                           ? "Intervals: nine times in ten."
                           : "How far its figures are off is not known.");
-  page += "<h2>The plan and its alternatives</h2>\n" + Table(report);
+  page += "<table>\n" + Row({"", "what was asked for and what is foreseen"}, "th");
+  const planner::Workload& workload = report.question.workload;
+  page += Row({"workload", Escape(WorkloadWords(workload))});
+  for (const auto& [name, value] : FigureLines(report.chosen(), workload)) {
+    page += Row({std::string(name), Escape(value)});
+  }
+  page += "</table>\n<h2>The plan and its alternatives</h2>\n" + Table(report);
+  if (report.verification) {
+    page += fmt::format("<h2>Measured</h2>\n<pre>{}</pre>\n",
+                        Escape(ToText(*report.verification, report.answer)));
+  }
   page += RegretPicture(report);
   page += "<h2>What would change the choice</h2>\n<ul>\n";
   for (const planner::Flip& flip : report.explanation.flips) {

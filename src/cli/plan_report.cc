@@ -211,36 +211,43 @@ std::string ReportLine(std::string_view name, std::string_view value) {
   return fmt::format("  {:<22}{}\n", name, value);
 }
 
-std::string DescribeFigures(const Candidate& candidate, const planner::Workload& workload) {
+ReportLines FigureLines(const Candidate& candidate, const planner::Workload& workload) {
   const PlanFigures& figures = *candidate.figures;
-  std::string text;
+  ReportLines lines;
   if (figures.batch != workload.batch) {
-    text += ReportLine("sequences together", FormatCount(static_cast<uint64_t>(figures.batch)));
+    lines.emplace_back("sequences together", FormatCount(static_cast<uint64_t>(figures.batch)));
   }
-  text += ReportLine("time to first token", SecondsWithin(figures.ttft, figures.ttft_interval));
+  lines.emplace_back("time to first token", SecondsWithin(figures.ttft, figures.ttft_interval));
   if (figures.time_per_token > 0) {
-    text += ReportLine("time per token",
+    lines.emplace_back("time per token",
                        SecondsWithin(figures.time_per_token, figures.time_per_token_interval));
   }
   const Interval& rates = figures.throughput_interval;
-  text += ReportLine("throughput",
+  lines.emplace_back("throughput",
                      fmt::format("{} tokens/s  {}", PlainNumber(figures.throughput),
                                  IsKnown(rates) ? fmt::format("({} - {})", PlainNumber(rates.low),
                                                               PlainNumber(rates.high))
                                                 : kNoInterval));
-  text += ReportLine("memory per rank", MemoryWords(candidate));
+  lines.emplace_back("memory per rank", MemoryWords(candidate));
   if (candidate.plan.changes_layout()) {
-    text += ReportLine("transition", TransitionWords(candidate));
-    text += ReportLine(
+    lines.emplace_back("transition", TransitionWords(candidate));
+    lines.emplace_back(
         "solver", fmt::format("{}, in the figures above, and not in what plans are compared by",
                               FormatSeconds(figures.solver_seconds)));
   }
   if (figures.extrapolated_share > 0.005) {
-    text +=
-        ReportLine("extrapolated",
-                   fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
-                               100 * figures.extrapolated_share));
+    lines.emplace_back(
+        "extrapolated",
+        fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
+                    100 * figures.extrapolated_share));
   }
+  return lines;
+}
+
+std::string DescribeFigures(const Candidate& candidate, const planner::Workload& workload) {
+  std::string text;
+  for (const auto& [name, value] : FigureLines(candidate, workload))
+    text += ReportLine(name, value);
   return text;
 }
 
@@ -250,8 +257,10 @@ bool IsKnown(const Interval& interval) {
 }
 
 std::string FormatSeconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{} s", PlainNumber(seconds, 3));
-  if (seconds >= 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  // What rounds to a thousand of a unit is one of the next.
+  constexpr double kRounded = 0.9995;
+  if (seconds >= kRounded) return fmt::format("{} s", PlainNumber(seconds, 3));
+  if (seconds >= kRounded * 1e-3) return fmt::format("{:.3g} ms", 1e3 * seconds);
   return fmt::format("{:.3g} us", 1e6 * seconds);
 }
 
@@ -394,7 +403,12 @@ ordered_json ToJson(const PlanReport& report) {
     json["flips"].push_back(std::move(one));
   }
   json["regret_by_batch"] = {{"batches", report.explanation.batches},
+                             {"best", ordered_json::array()},
                              {"plans", ordered_json::array()}};
+  for (const int best : report.explanation.best) {
+    json["regret_by_batch"]["best"].push_back(
+        best < 0 ? ordered_json() : ordered_json(Describe(answer.candidates[best])));
+  }
   for (const planner::RegretCurve& curve : report.explanation.curves) {
     json["regret_by_batch"]["plans"].push_back(
         {{"name", Describe(answer.candidates[curve.candidate])}, {"regret", curve.regret}});

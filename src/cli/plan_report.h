@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/verify_plan.h"
 #include "cost/machine_profile.h"
@@ -44,8 +46,10 @@ std::string ExplainSearch(const PlanReport& report);
 nlohmann::ordered_json PlanFile(const PlanReport& report);
 nlohmann::ordered_json ToJson(const PlanReport& report);
 
-// Of any candidate with figures, for commands that choose none: the lines from time to first token
-// to what is extrapolated, and the same for programs.
+// Of any candidate with figures, for commands that choose none: names and values from time to first
+// token to what is extrapolated, the same as lines, and for programs.
+using ReportLines = std::vector<std::pair<std::string_view, std::string>>;
+ReportLines FigureLines(const planner::Candidate& candidate, const planner::Workload& workload);
 std::string DescribeFigures(const planner::Candidate& candidate, const planner::Workload& workload);
 nlohmann::ordered_json FiguresJson(const planner::Candidate& candidate);
 

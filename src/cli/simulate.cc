@@ -16,6 +16,7 @@
 #include "cli/output.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
+#include "cli/planned_question.h"
 #include "cli/profile_option.h"
 #include "cli/text_table.h"
 #include "cli/value_options.h"
@@ -103,7 +104,7 @@ class SimulateCommand : public Command {
         ->check(WritableFile());
     AddJsonOption(app, json_path_);
     AddNumber(app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
-              "Most tokens of a step of a group of ranks (default: 512)")
+              "Most tokens of a step of a group of ranks (default: the plan's, or 512)")
         ->group(kRareOptions);
   }
 
@@ -116,7 +117,7 @@ class SimulateCommand : public Command {
     const int num_ranks = plan_.layout.num_ranks();
     Status meant = plan::CheckMadeFor(plan_, plan::ModelHash(config->json), num_ranks);
     if (!meant) return meant.error().At(plan_path_);
-    Result<planner::Workload> workload = ReadWorkload(workload_options_);
+    Result<planner::Workload> workload = FindWorkload();
     if (!workload) return workload.error();
     LeaveOutTooLong(spec->max_positions, *workload);
     if (Status sense = CheckWorkload(*workload, *spec); !sense) return sense;
@@ -132,7 +133,8 @@ class SimulateCommand : public Command {
         .source =
             by_operators_ ? static_cast<const planner::PricerSource&>(by_operators) : measured,
         .num_ranks = num_ranks};
-    Status answered = AnswerByProfile(*profile, memory_per_rank_, step_tokens_, question);
+    Status answered =
+        AnswerByProfile(*profile, memory_per_rank_, step_tokens_.value_or(512), question);
     if (!answered) return answered;
     if (Status fits = planner::CheckInputs(question); !fits) return fits;
     planner::PlanSearch search(question);
@@ -143,6 +145,15 @@ class SimulateCommand : public Command {
   }
 
  private:
+  // Where none was given, the one that the plan was made for, with the steps that were asked for.
+  Result<planner::Workload> FindWorkload() {
+    if (IsGiven(workload_options_) || planned_.is_null()) return ReadWorkload(workload_options_);
+    const Result<PlannedQuestion> question = PlannedQuestionFromJson(planned_);
+    if (!question) return question.error().At(plan_path_);
+    if (!step_tokens_) step_tokens_ = question->step_tokens;
+    return question->workload;
+  }
+
   // Reads the plan and, where no model was given, where the plan's one is.
   Status ReadPlan() {
     const Result<std::string> text = ReadText(plan_path_);
@@ -169,6 +180,7 @@ class SimulateCommand : public Command {
     if (const nlohmann::json solver = member("solver_s"); solver.is_number()) {
       solver_seconds_ = std::clamp(solver.get<double>(), 0.0, kMostSolverSeconds);
     }
+    planned_ = member("question");
     if (!model_.empty()) return {};
     if (const nlohmann::json model = member("model"); model.is_string()) {
       model_ = model.get<std::string>();
@@ -301,7 +313,8 @@ class SimulateCommand : public Command {
   MemoryOfRanks memory_per_rank_;
   std::string svg_path_;
   std::string json_path_;
-  int step_tokens_ = 512;
+  std::optional<int> step_tokens_;
+  nlohmann::json planned_;  // the question that the plan's file says it answers; null: none
 
   plan::Plan plan_;
   double solver_seconds_ = 0;

@@ -64,6 +64,8 @@ Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
 
 }  // namespace
 
+bool IsGiven(const WorkloadOptions& options) { return options != WorkloadOptions(); }
+
 void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
   CLI::Option* prompts = AddNumber(app, "--prompt-tokens", options.prompt_tokens,
                                    {0, planner::kMostTokens}, "Of each prompt (default: 512)");

@@ -12,6 +12,8 @@
 namespace convene::cli {
 
 struct WorkloadOptions {
+  bool operator==(const WorkloadOptions&) const = default;
+
   std::optional<int> prompt_tokens = {};
   std::optional<int> gen_tokens = {};
   std::optional<int> batch = {};
@@ -25,6 +27,9 @@ struct WorkloadOptions {
   std::optional<int> skew_experts = {};
   std::optional<double> skew = {};
 };
+
+// Whether any of them was given.
+bool IsGiven(const WorkloadOptions& options);
 
 // `options` must outlive the parser.
 void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options);

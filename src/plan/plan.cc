@@ -110,6 +110,8 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else if (key == "micro_batches" && value.is_number_integer()) {
       if (Status checked = CheckMicroBatches(value); !checked) return checked;
       plan->pipeline.micro_batches = value.get<int>();
+    } else if (key == "from_tokens" && IsBetween(value, 0, kMostCutFromTokens)) {
+      plan->cut_from_tokens = value.get<int>();
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
       if (Status set = Assign(cut, &plan->pipeline.cut); !set) return set;
@@ -123,9 +125,9 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else {
       return Error{fmt::format(
           "pipeline.{} is not known or of the wrong kind; there are chunks (a whole number or "
-          "\"auto\"), cut and order (texts), cuts (a list of numbers), overlap (true or false) and "
-          "micro_batches (a whole number)",
-          Quote(key))};
+          "\"auto\"), cut and order (texts), cuts (a list of numbers), overlap (true or false), "
+          "micro_batches (a whole number) and from_tokens (0 to {})",
+          Quote(key), kMostCutFromTokens)};
     }
   }
   return {};
@@ -373,6 +375,11 @@ Status CheckLayout(const Plan& plan) {
   if (plan.layout.stages > 1) {
     if (Status fits = CheckStages(plan); !fits) return fits;
   }
+  if (plan.cut_from_tokens > 0 && (plan.layout.disaggregates || plan.auto_pipeline)) {
+    return Error{
+        "from which number of tokens on steps are cut is chosen with an automatic pipeline, and "
+        "said by lines where attention and experts are on different ranks: leave from_tokens out"};
+  }
   if (plan.layout.divides_shared &&
       (plan.changes_layout() || pipeline.chunks > 1 || plan.auto_pipeline)) {
     return Error{
@@ -478,6 +485,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   if (!plan.pipeline.cuts.empty()) pipeline["cuts"] = plan.pipeline.cuts;
   pipeline["overlap"] = plan.pipeline.overlap;
   pipeline["micro_batches"] = plan.pipeline.micro_batches;
+  if (plan.cut_from_tokens > 0) pipeline["from_tokens"] = plan.cut_from_tokens;
   if (plan.layout.disaggregates) pipeline["order"] = Name(plan.pipeline.order);
   nlohmann::ordered_json object = {{"version", kVersion},
                                    {"layout", ToText(plan.layout)},

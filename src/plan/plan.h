@@ -25,6 +25,7 @@ enum class GemmChoice { kAuto, kGrouped, kDense };
 
 inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
 inline constexpr int kMostEpochSteps = 1 << 20;
+inline constexpr int kMostCutFromTokens = 1 << 20;
 
 // How a rank gets the experts that it has in decode and not in prefill. It never changes what the
 // way back gives: the bytes of before.
@@ -80,6 +81,10 @@ struct Plan {
   std::optional<strategy::Layout> decode = {};
   PhaseChange phase_change = {};  // of a plan with decode
   strategy::Pipeline pipeline = {};
+  // Steps of fewer tokens, over all groups of ranks, are neither cut into chunks nor into
+  // micro-batches: those of generated tokens read weights once for each, and have little else to
+  // do. Not of a layout that disaggregates, whose steps have lines.
+  int cut_from_tokens = 0;
   // Of a layout that disaggregates: what steps take, so that each has its own micro-batches, chunks
   // and order (planner/step_turns.h), of which there are at most as many as in `pipeline`. None:
   // all steps have those of `pipeline`.

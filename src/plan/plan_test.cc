@@ -311,6 +311,24 @@ TEST(Plan, HasMicroBatchesThatMayOverlap) {
   EXPECT_NE(alone.error().message.find("without overlap"), std::string::npos);
 }
 
+TEST(Plan, SaysFromHowManyTokensOnStepsAreCut) {
+  const Result<Plan> plan =
+      PlanFromJson({{"version", 1}, {"pipeline", {{"micro_batches", 3}, {"from_tokens", 64}}}});
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->cut_from_tokens, 64);
+  EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
+  for (const int tokens : {-1, kMostCutFromTokens + 1}) {
+    EXPECT_FALSE(PlanFromJson({{"version", 1}, {"pipeline", {{"from_tokens", tokens}}}}).ok());
+  }
+  for (const char* text : {R"({"version": 1, "pipeline": {"chunks": "auto", "from_tokens": 64}})",
+                           R"({"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate",
+            "pipeline": {"micro_batches": 2, "from_tokens": 64}})"}) {
+    const Result<Plan> refused = PlanFromJson(nlohmann::json::parse(text));
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(refused.error().message.find("leave from_tokens out"), std::string::npos);
+  }
+}
+
 nlohmann::json Disaggregated(const nlohmann::json& more = nlohmann::json::object()) {
   nlohmann::json plan = {{"version", 1}, {"layout", "attention=dp1,experts=ep2,disaggregate"}};
   plan.update(more);

@@ -1,5 +1,6 @@
 #include "planner/asked_plans.h"
 
+#include <bit>
 #include <utility>
 
 #include "planner/plan_search.h"
@@ -9,7 +10,7 @@ namespace convene::planner {
 using strategy::Layout;
 
 bool IsSearchedNumber(int num_ranks) {
-  return num_ranks <= kFewRanks || num_ranks % kRanksOfAHost == 0;
+  return num_ranks <= kFewRanks || std::has_single_bit(static_cast<unsigned>(num_ranks));
 }
 
 plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks) {

@@ -9,8 +9,7 @@
 
 namespace convene::planner {
 
-// Many ranks are on hosts with several each, and only whole ones are looked at.
-inline constexpr int kRanksOfAHost = 8;
+// Many ranks are on hosts with several each: fewer of them than there are are looked at by halves.
 bool IsSearchedNumber(int num_ranks);
 
 plan::Plan UsualPlan(const PlanQuestion& question, int num_ranks);

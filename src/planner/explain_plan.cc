@@ -9,6 +9,8 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -81,7 +83,7 @@ std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   return seconds;
 }
 
-constexpr size_t kMostOfManyRanks = 5;
+constexpr size_t kMostOfManyRanks = 4;
 // Of those that would need --allow: they are often faster, and not what was asked for.
 constexpr int kMostNotAllowed = 2;
 
@@ -172,7 +174,7 @@ constexpr Axis kAxes[] = {
 
 constexpr double kMostFlip = 16;
 // Of many ranks each price takes its time: so many of the best plans are looked at.
-constexpr size_t kMostToFlip = 32;
+constexpr size_t kMostToFlip = 12;
 constexpr double kFlipAccuracy = 1.02;
 // A plan that cannot come nearer to the fastest one is not chosen, however simple it is.
 constexpr double kFarBehind = 1.25;
@@ -304,16 +306,44 @@ Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const Axis& axis) {
     return flip;
   }
   const RankSetup& setup = answer.candidates[answer.chosen].setup;
+  const bool is_link = axis.rate == &MachineFigures::link_bytes_per_second;
   flip.rate = search.question().source.FiguresOf(setup).*axis.rate * flip.factor;
-  flip.words = fmt::format(
-      "{}: at {:.3g} times its speed{} the choice of the plans priced would be {}", axis.figure,
-      flip.factor,
-      flip.rate > 0 ? fmt::format(" ({} G{})", PlainNumber(flip.rate / 1e9, 3), axis.unit) : "",
-      Describe(answer.candidates[flip.candidate]));
+  flip.words =
+      fmt::format("{}: at {:.3g} times its speed{} the choice of the plans priced would be {}",
+                  axis.figure, flip.factor,
+                  flip.rate > 0 ? fmt::format(" ({} G{}{})", PlainNumber(flip.rate / 1e9, 3),
+                                              axis.unit, is_link ? " of all ranks together" : "")
+                                : "",
+                  Describe(answer.candidates[flip.candidate]));
   return flip;
 }
 
 // --- Regret over batch.
+
+// Plans that may be best at other batches and are not shown: the fastest of each setup and layout
+// with parts of steps, and of each without.
+constexpr size_t kMostRivals = 16;
+constexpr size_t kMostRivalsOfManyRanks = 4;
+
+std::vector<int> RivalsOf(const PlanSearch& search, const PlanAnswer& answer,
+                          const std::vector<int>& shown) {
+  const size_t most =
+      search.question().num_ranks > kFewRanks ? kMostRivalsOfManyRanks : kMostRivals;
+  const auto key = [](const Candidate& one) {
+    const strategy::Pipeline& pipeline = one.plan.pipeline;
+    const bool is_whole = pipeline.micro_batches == 1 && pipeline.chunks == 1;
+    return std::tuple(one.setup, plan::ToText(one.plan.layout), is_whole);
+  };
+  std::set<decltype(key(answer.candidates.front()))> seen;
+  for (const int i : shown) seen.insert(key(answer.candidates[i]));
+  std::vector<int> rivals;
+  for (int i = 0; i < std::ssize(answer.candidates) && rivals.size() < most; ++i) {
+    const Candidate& one = answer.candidates[i];
+    if (!one.is_ranked() || !one.is_allowed()) continue;
+    if (seen.insert(key(one)).second) rivals.push_back(i);
+  }
+  return rivals;
+}
 
 void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<int>& others,
                Explanation& explanation) {
@@ -326,24 +356,32 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
   std::ranges::copy_if(others, std::back_inserter(shown),
                        [&](int other) { return answer.candidates[other].is_allowed(); });
   for (const int candidate : shown) explanation.curves.push_back({.candidate = candidate});
+  const std::vector<int> rivals = RivalsOf(search, answer, shown);
   for (const double batch : batches.values) {
     double best = 0;
-    for (RegretCurve& curve : explanation.curves) {
-      const Candidate& candidate = answer.candidates[curve.candidate];
+    int best_candidate = -1;
+    const auto score_of = [&](int index) -> double {
+      const Candidate& candidate = answer.candidates[index];
       const auto memory =
           question.memory_of(candidate.setup, candidate.plan, static_cast<int>(batch));
-      double score = -1;
-      if (memory && memory->fits(candidate.memory_limit)) {
-        const auto figures =
-            search.FiguresOf(candidate.setup, candidate.plan, batches.at(batch).workload);
-        if (figures) score = figures->score;
+      if (!memory || !memory->fits(candidate.memory_limit)) return -1;
+      const auto figures =
+          search.FiguresOf(candidate.setup, candidate.plan, batches.at(batch).workload);
+      if (!figures) return -1;
+      if (best_candidate < 0 || figures->score < best) {
+        best = figures->score;
+        best_candidate = index;
       }
-      curve.regret.push_back(score);
-      if (score > 0 && (best == 0 || score < best)) best = score;
+      return figures->score;
+    };
+    for (RegretCurve& curve : explanation.curves) {
+      curve.regret.push_back(score_of(curve.candidate));
     }
+    for (const int rival : rivals) score_of(rival);
     for (RegretCurve& curve : explanation.curves) {
       if (curve.regret.back() > 0) curve.regret.back() = curve.regret.back() / best - 1;
     }
+    explanation.best.push_back(best_candidate);
   }
 }
 

@@ -31,13 +31,16 @@ struct Flip {
 // How much longer than the best of those shown each plan takes, by batch.
 struct RegretCurve {
   int candidate = -1;
-  std::vector<double> regret = {};  // by batch; below 0: it cannot run there
+  // By batch: how much longer it takes than the best of the plans that may be chosen, of those
+  // shown and the best others. Below 0: it cannot run there.
+  std::vector<double> regret = {};
 };
 
 struct Explanation {
   std::vector<Alternative> alternatives;  // the closest first
   std::vector<Flip> flips;
   std::vector<int> batches;
+  std::vector<int> best;            // by batch: the candidate that regret is counted from; -1: none
   std::vector<RegretCurve> curves;  // of the chosen plan, then of alternatives that are allowed
   double seconds = 0;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <span>
 #include <utility>
@@ -281,6 +282,54 @@ void AddMicroBatches(PlanSearch& search) {
     }
     AddWhileBetter(search, base, counts,
                    [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
+  }
+}
+
+void AddWholeDecode(PlanSearch& search) {
+  const PlanQuestion& question = search.question();
+  const Workload& workload = question.workload;
+  const Candidate* const best = search.Best();
+  if (best == nullptr || !(workload.mean_gen_tokens() > 1)) return;
+  const auto is_cut = [](const Candidate& one) {
+    return one.plan.pipeline.chunks > 1 || one.plan.pipeline.micro_batches > 1;
+  };
+  const auto with = [](Candidate one, const Pipeline& pipeline) {
+    one.plan.pipeline = pipeline;
+    return one.plan;
+  };
+  // What it could be: its own prompts, and the steps of decode of the same plan without parts.
+  struct Open {
+    Candidate candidate;
+    double least = 0;
+  };
+  std::vector<Open> open;
+  for (const Candidate& one : search.candidates()) {
+    const bool can_gain = one.is_ranked() && is_cut(one) && one.setup.num_ranks > 1 &&
+                          !one.plan.layout.disaggregates && !one.plan.experts_in_memory;
+    if (!can_gain) continue;
+    for (const Candidate& whole : search.candidates()) {
+      const bool is_same = whole.is_ranked() && !is_cut(whole) && whole.setup == one.setup &&
+                           whole.plan == with(one, whole.plan.pipeline);
+      if (!is_same || whole.figures->time_per_token >= one.figures->time_per_token) continue;
+      const auto seconds = [&](const PlanFigures& decode) {
+        return one.figures->ttft + (workload.mean_gen_tokens() - 1) * decode.time_per_token;
+      };
+      const double share = seconds(*whole.figures) / seconds(*one.figures);
+      open.push_back({one, one.figures->score * share});
+      break;
+    }
+  }
+  std::erase_if(open, [&](const Open& one) { return one.least >= best->figures->score; });
+  std::ranges::stable_sort(
+      open, {}, [](const Open& one) { return std::pair(!one.candidate.is_allowed(), one.least); });
+  if (open.size() > kMostRefined) open.resize(kMostRefined);
+  for (Open& one : open) {
+    const auto tokens = static_cast<unsigned>(one.candidate.figures->batch);
+    one.candidate.plan.cut_from_tokens = static_cast<int>(std::bit_ceil(tokens + 1));
+    one.candidate.figures.reset();
+    if (!plan::CheckLayout(one.candidate.plan)) continue;
+    Candidate* const added = search.Add(std::move(one.candidate));
+    if (added != nullptr) search.Price(*added);
   }
 }
 

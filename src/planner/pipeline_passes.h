@@ -18,4 +18,7 @@ void AddCuts(PlanSearch& search);
 // Of each layout with its best pipeline and with none.
 void AddMicroBatches(PlanSearch& search);
 
+// The best of these with whole steps of decode, which read weights once for each part.
+void AddWholeDecode(PlanSearch& search);
+
 }  // namespace convene::planner

@@ -36,7 +36,8 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
                     plan.changes_layout() || plan.layout.disaggregates,
                     plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
                     plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
-                    plan.pipeline.micro_batches > 1, !is_usual, candidate.setup.num_ranks);
+                    plan.pipeline.micro_batches > 1, plan.cut_from_tokens > 0, !is_usual,
+                    candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they
@@ -191,6 +192,8 @@ Candidate* PlanSearch::Add(Candidate candidate) {
     if (other.setup == candidate.setup && other.plan == candidate.plan) return nullptr;
   }
   candidate.added_by = pass_;
+  // What it was made from may take other memory.
+  if (candidate.memory_limit > 0) candidate.memory = {};
   return &candidates_.emplace_back(std::move(candidate));
 }
 
@@ -209,6 +212,8 @@ const Candidate* PlanSearch::Best() const {
 }
 
 void PlanSearch::Price(Candidate& candidate) {
+  const bool is_unknown = candidate.memory_limit > 0 && candidate.memory.total() == 0;
+  if (is_unknown && !CheckMemory(candidate)) return;
   Result<PlanFigures> figures = FiguresOf(candidate.setup, candidate.plan, question_.workload);
   if (!figures) return Reject(candidate, figures.error().message);
   if (candidate.plan.spilled_kv) candidate.plan.spilled_kv->sequences = figures->batch;
@@ -287,6 +292,7 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .decode_roles = strategy::Roles(plan.decode.value_or(plan.layout))
                           .ExpandingFrom(question_.expand_from_tokens),
       .pipeline = plan.pipeline,
+      .cut_from_tokens = plan.cut_from_tokens,
       .bytes = question_.bytes_of(setup.weights, plan.wire),
       .step_tokens = question_.step_tokens,
       .changes_layout = plan.changes_layout(),
@@ -388,6 +394,7 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   if (!plan.lines.empty()) {
     options.pipeline = StepTurns(plan.lines, plan.pipeline).For(LoadOf(groups));
   }
+  if (NumTokens(groups) < plan.cut_from_tokens) options.pipeline = InOnePiece(options.pipeline);
   if (draws_encoder ||
       NumTokens(groups) < int64_t{1} * options.pipeline.micro_batches * roles.num_groups()) {
     options.pipeline.micro_batches = 1;
@@ -490,6 +497,10 @@ std::string Describe(const Candidate& candidate) {
   }
   if (plan.pipeline.micro_batches > 1 && !plan.layout.disaggregates) {
     text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);
+  }
+  if (plan.cut_from_tokens > 0) {
+    text += fmt::format(" in steps of {} and more",
+                        FormatCount(static_cast<uint64_t>(plan.cut_from_tokens), "token"));
   }
   if (!plan.pipeline.overlap) text += ", no overlap";
   if (plan::Rounds(plan.wire)) {

@@ -30,8 +30,8 @@ class PlanSearch {
   // The candidate, valid until the next Add; null: it was there before.
   Candidate* Add(Candidate candidate);
   void Reject(Candidate& candidate, std::string reason);
-  // Sets figures and needs. A candidate that cannot be priced, or does not meet the workload's
-  // limits, is rejected.
+  // Sets figures and needs, and the memory of one that was made from another. A candidate that does
+  // not fit, cannot be priced, or does not meet the workload's limits, is rejected.
   void Price(Candidate& candidate);
   // Of many ranks, weights in formats that are not allowed are there to be compared with in a few
   // layouts: no pass looks for more of them.

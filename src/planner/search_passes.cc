@@ -56,8 +56,8 @@ void AddSetups(PlanSearch& search) {
   }
 }
 
-// Plans of 61 and 62 ranks are no better than those of 56 or 64 that lie beside them but where
-// heads and experts go by such numbers, and there are as many of them as of all others together.
+// Where fewer ranks are better than all, a link is slow or there is little to do, and then half of
+// them say so, too. Numbers between have most of the layouts.
 void ChooseNumbersOfRanks(PlanSearch& search) {
   const Constraints& constraints = search.question().constraints;
   if (constraints.num_ranks || constraints.layout) return;  // there is one number
@@ -66,9 +66,9 @@ void ChooseNumbersOfRanks(PlanSearch& search) {
     const int ranks = candidate.setup.num_ranks;
     if (!candidate.rejected_by.empty() || IsSearchedNumber(ranks) || ranks == all) continue;
     search.Reject(candidate,
-                  fmt::format("of more than {} ranks, only multiples of {} and all {} are searched "
+                  fmt::format("of more than {} ranks, only powers of two and all {} are searched "
                               "(--without ranks: every number; --ranks {}: up to this one)",
-                              kFewRanks, kRanksOfAHost, all, ranks));
+                              kFewRanks, all, ranks));
   }
 }
 
@@ -326,7 +326,10 @@ void DivideHeads(PlanSearch& search) {
                             !one.plan.experts_in_memory && !search.IsForComparison(one);
     if (can_divide) best.push_back(one);
   }
-  std::ranges::stable_sort(best, {}, [](const Candidate& one) { return one.figures->score; });
+  // Allowed ones first, since only they can be chosen.
+  std::ranges::stable_sort(best, {}, [](const Candidate& one) {
+    return std::pair(!one.is_allowed(), one.figures->score);
+  });
   if (best.size() > kMostWithHeads) best.resize(kMostWithHeads);
   const bool has_shared = HasSharedExperts(search.question().spec);
   const bool has_dense = HasDenseLayers(search.question().spec);
@@ -412,10 +415,62 @@ void RefineDisaggregated(PlanSearch& search) {
   AddWiresOf(search, exact);
 }
 
+// Plans that answer soonest, which are looked for by themselves: what does not keep the limits has
+// no figures, so that no pass looked for pipelines of it, by which it would.
+constexpr size_t kMostSoonest = 8;
+
+// The same question of another workload.
+PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload) {
+  return {.spec = question.spec,
+          .workload = workload,
+          .source = question.source,
+          .num_ranks = question.num_ranks,
+          .step_tokens = question.step_tokens,
+          .formats = question.formats,
+          .expand_from_tokens = question.expand_from_tokens,
+          .one_host = question.one_host,
+          .allowed = question.allowed,
+          .constraints = question.constraints,
+          .present = question.present,
+          .memory_of = question.memory_of,
+          .experts_that_fit = question.experts_that_fit,
+          .spilled_that_fit = question.spilled_that_fit,
+          .memory_per_rank = question.memory_per_rank,
+          .rank_memory = question.rank_memory,
+          .bytes_of = question.bytes_of,
+          .clock = question.clock,
+          .passes_off = question.passes_off};
+}
+
+void AddSoonestBy(PlanSearch& search, Objective objective) {
+  Workload workload = search.question().workload;
+  workload.objective = objective;
+  workload.limits = {};
+  if (workload.arrival_rate <= 0) workload.batch = 1;
+  const Result<PlanAnswer> answer = SearchPlan(WithWorkload(search.question(), workload));
+  if (!answer) return;  // then the passes before have said why
+  size_t num_added = 0;
+  for (const Candidate& one : answer->candidates) {
+    if (num_added == kMostSoonest) break;
+    if (!one.is_ranked() || !one.is_allowed()) continue;
+    Candidate* const added = search.Add({.setup = one.setup, .plan = one.plan});
+    if (added == nullptr) continue;
+    ++num_added;
+    if (search.CheckMemory(*added)) search.Price(*added);
+  }
+}
+
+void AddSoonest(PlanSearch& search) {
+  const Workload& workload = search.question().workload;
+  if (workload.objective != Objective::kGoodput || search.Best() != nullptr) return;
+  if (workload.limits.ttft > 0) AddSoonestBy(search, Objective::kTtft);
+  if (workload.limits.time_per_token > 0) AddSoonestBy(search, Objective::kTimePerToken);
+}
+
 constexpr SearchPass kPasses[] = {
     {"setups", "numbers of ranks, threads and formats of weights that costs are known of",
      AddSetups, /*can_be_off=*/false},
-    {"ranks", "leaves out numbers of ranks that fill no hosts, where there are many",
+    {"ranks", "leaves out numbers of ranks that are no powers of two, where there are many",
      ChooseNumbersOfRanks},
     {"layouts", "how ranks divide heads, sequences and experts", AddLayouts},
     {"shares", "shares of the experts by the rates of ranks that are not alike", AddUnequalShares},
@@ -443,6 +498,10 @@ constexpr SearchPass kPasses[] = {
     {"micro_batches",
      "steps in parts, one of which computes while another exchanges or is on the next rank",
      AddMicroBatches},
+    {"whole_decode", "the best of these with steps of generated tokens in one piece",
+     AddWholeDecode},
+    {"limits", "where nothing that may be chosen keeps the limits: what answers soonest",
+     AddSoonest},
 };
 
 }  // namespace

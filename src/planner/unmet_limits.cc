@@ -43,7 +43,7 @@ std::optional<Error> WhyLimitsAreUnmet(PlanSearch& search) {
   PlanFigures figures;
   double least = 0;
   for (const Candidate& candidate : search.candidates()) {
-    if (candidate.rejected_by != "prices") continue;
+    if (candidate.rejected_by != "prices" && candidate.rejected_by != "limits") continue;
     const Result<PlanFigures> found = search.FiguresOf(candidate.setup, candidate.plan, workload);
     if (!found) continue;
     const double excess = std::max(Excess(found->ttft, limits.ttft),

@@ -98,9 +98,12 @@ bool HasGaps(const Parameter& parameter, const Span& span,
 
 }  // namespace
 
-// Powers of two between, with the present value among them.
-void AddPowers(double least, double most, double present, Parameter& parameter) {
-  for (double value = least; value <= most; value *= 2) parameter.values.push_back(value);
+// Powers of two between, of many ranks of four, with the present value among them.
+void AddPowers(const PlanQuestion& question, double least, double most, double present,
+               Parameter& parameter) {
+  // Of many ranks each price takes its time.
+  const double factor = question.num_ranks > kFewRanks ? 4 : 2;
+  for (double value = least; value <= most; value *= factor) parameter.values.push_back(value);
   parameter.values.push_back(present);
   std::sort(parameter.values.begin(), parameter.values.end());
   parameter.values.erase(std::unique(parameter.values.begin(), parameter.values.end()),
@@ -160,7 +163,8 @@ std::vector<Span> SpansOf(const Parameter& parameter, int direction,
 
 Parameter Batches(const PlanQuestion& question) {
   Parameter batch{.is_whole = true};
-  AddPowers(1, std::min(kMostBatch, question.step_tokens), question.workload.batch, batch);
+  AddPowers(question, 1, std::min(kMostBatch, question.step_tokens), question.workload.batch,
+            batch);
   batch.at = [&question](double value) {
     Point point{.workload = question.workload};
     point.workload.batch = static_cast<int>(value);
@@ -178,7 +182,7 @@ Parameter Lengths(const PlanQuestion& question, int RequestLengths::*tokens, con
                   int least, int present, int most) {
   Parameter length{.is_whole = true};
   const int positions = question.spec.max_positions - question.workload.longest_request() + present;
-  AddPowers(least, std::max(present, std::min(most, positions)), present, length);
+  AddPowers(question, least, std::max(present, std::min(most, positions)), present, length);
   length.at = [&question, tokens, present](double value) {
     Point point{.workload = question.workload};
     for (RequestLengths& request : point.workload.requests) {
@@ -219,7 +223,7 @@ Parameter Answers(const PlanQuestion& question) {
 Parameter Rates(const PlanQuestion& question) {
   Parameter rate;
   const double present = question.workload.arrival_rate;
-  AddPowers(present / kMostRateFactor, present * kMostRateFactor, present, rate);
+  AddPowers(question, present / kMostRateFactor, present * kMostRateFactor, present, rate);
   rate.at = [&question](double value) {
     Point point{.workload = question.workload};
     point.workload.arrival_rate = value;
@@ -237,7 +241,7 @@ Parameter Rates(const PlanQuestion& question) {
 // By the time that bytes take: words are about the rate.
 Parameter Links(const PlanQuestion& question) {
   Parameter link;
-  AddPowers(1 / kMostFactor, kMostFactor, 1, link);
+  AddPowers(question, 1 / kMostFactor, kMostFactor, 1, link);
   link.at = [&question](double value) {
     return Point{.workload = question.workload, .conditions = {.link = value}};
   };

@@ -50,7 +50,8 @@ struct Parameter {
 };
 
 // Powers of two between, with the present value among them.
-void AddPowers(double least, double most, double present, Parameter& parameter);
+void AddPowers(const PlanQuestion& question, double least, double most, double present,
+               Parameter& parameter);
 
 // All spans on one side of the present value (direction 1 or -1), the nearest first, up to where
 // none of the two can run; `most`: no further ones than so many. What changes between two values is

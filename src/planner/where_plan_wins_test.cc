@@ -13,7 +13,8 @@ using ::testing::IsEmpty;
 
 Parameter Powers(double present) {
   Parameter parameter{.is_whole = true};
-  AddPowers(1, 64, present, parameter);
+  const Asked asked(1e9, {2});
+  AddPowers(asked.question, 1, 64, present, parameter);
   return parameter;
 }
 

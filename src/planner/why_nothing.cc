@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -28,10 +30,25 @@ struct LeastMemory {
 // What has to be said behind a remedy that suffices by the second alone.
 constexpr const char* kAndAllow = " and --allow layout";
 
+// With attention on few ranks, so that the others have the experts.
+void AddFewAttentionRanks(const PlanQuestion& question, int num_ranks,
+                          std::vector<plan::Plan>& plans) {
+  const Constraints& constraints = question.constraints;
+  if (constraints.layout || constraints.decode_experts || question.spec.has_encoder()) return;
+  for (int attention = 1; attention < num_ranks; attention *= 2) {
+    plan::Plan plan = UsualPlan(question, num_ranks);
+    plan.layout = {
+        .attention_dp = attention, .expert_ep = num_ranks - attention, .disaggregates = true};
+    if (plan::CheckLayout(plan)) plans.push_back(std::move(plan));
+  }
+}
+
 LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std::string& format,
                           int num_threads) {
   LeastMemory least;
-  for (const plan::Plan& plan : AskedPlans(question, num_ranks)) {
+  std::vector<plan::Plan> plans = AskedPlans(question, num_ranks);
+  AddFewAttentionRanks(question, num_ranks, plans);
+  for (const plan::Plan& plan : plans) {
     const auto memory =
         question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
     if (!memory) continue;
@@ -69,13 +86,19 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
   std::vector<std::string> remedies;
   const LeastMemory here = LeastMemoryOf(question, question.num_ranks, format, threads);
   if (here.any) {
-    remedies.push_back(fmt::format("{} of memory for each of {} (--memory-per-rank){}",
-                                   Enough(here.allowed.value_or(*here.any)),
-                                   FormatCount(static_cast<uint64_t>(question.num_ranks), "rank"),
-                                   here.allowed ? "" : kAndAllow));
+    const auto with = [&](uint64_t bytes, std::string_view beside) {
+      remedies.push_back(
+          fmt::format("{} of memory for each of {} (--memory-per-rank){}", Enough(bytes),
+                      FormatCount(static_cast<uint64_t>(question.num_ranks), "rank"), beside));
+    };
+    if (here.allowed) with(*here.allowed, "");
+    // Where it is worth allowing.
+    constexpr double kMuchLess = 0.95;
+    const bool is_much_less =
+        !here.allowed || static_cast<double>(*here.any) < kMuchLess * double(*here.allowed);
+    if (is_much_less) with(*here.any, kAndAllow);
   }
   for (int ranks = question.num_ranks + 1; ranks <= kMostRanksToTell; ++ranks) {
-    if (!IsSearchedNumber(ranks)) continue;
     const auto remedy =
         RemedyBy(LeastMemoryOf(question, ranks, format, threads), question.memory_per_rank(ranks),
                  FormatCount(static_cast<uint64_t>(ranks), "rank"));
@@ -125,8 +148,10 @@ Error WhyNothing(PlanSearch& search) {
         changes = &candidate;
       }
     } else if (candidate.rejected_by == "memory" && needed > candidate.memory_limit) {
+      // What may not be chosen is near in words alone.
       const auto excess = [](const Candidate& one) {
-        return static_cast<double>(one.memory.total()) / static_cast<double>(one.memory_limit + 1);
+        return std::pair(!one.is_allowed(), static_cast<double>(one.memory.total()) /
+                                                static_cast<double>(one.memory_limit + 1));
       };
       if (closest == nullptr || excess(candidate) < excess(*closest)) closest = &candidate;
     } else if (candidate.plan.decode && !question.constraints.decode_experts) {
@@ -150,7 +175,9 @@ Error WhyNothing(PlanSearch& search) {
         "the best plan there is, {}, would change what is computed, "
         "and is chosen only with --allow {}",
         Describe(*changes), fmt::join(changes->needs, ","));
-    if (other != nullptr && other->needs.empty()) {
+    if (auto unmet = WhyLimitsAreUnmet(search)) {
+      message += "; of those that compute the same, " + unmet->message;
+    } else if (other != nullptr && other->needs.empty()) {
       message +=
           fmt::format("; of those that compute the same, {}: {}", Describe(*other), other->reason);
     } else if (unknown != nullptr) {

@@ -128,6 +128,7 @@ class Predictor {
     strategy::StepOptions step{
         .roles = roles, .pipeline = options_.pipeline, .bytes = options_.bytes, .loads = loads};
     if (options_.pipeline_of) step.pipeline = options_.pipeline_of(LoadOf(groups));
+    if (NumTokens(groups) < options_.cut_from_tokens) step.pipeline = InOnePiece(step.pipeline);
     // Steps of fewer rows stay whole (runtime/step_memory.h).
     if (NumTokens(groups) < int64_t{1} * step.pipeline.micro_batches * roles.num_groups()) {
       step.pipeline.micro_batches = 1;

@@ -27,6 +27,7 @@ struct PhaseStepOptions {
   strategy::Roles roles = {};
   strategy::Roles decode_roles = {};
   strategy::Pipeline pipeline = {};
+  int cut_from_tokens = 0;  // as plan::Plan's
   strategy::ElementBytes bytes = {};
   int step_tokens = 512;
   // Of a step of so many tokens, where experts are read from a disk; empty: none are.

@@ -115,6 +115,13 @@ std::vector<int64_t> RowsByGroup(const StepSequences& groups) {
 
 }  // namespace
 
+strategy::Pipeline InOnePiece(strategy::Pipeline pipeline) {
+  pipeline.chunks = 1;
+  pipeline.cuts.clear();
+  pipeline.micro_batches = 1;
+  return pipeline;
+}
+
 int64_t NumTokens(const StepSequences& groups) {
   int64_t tokens = 0;
   for (const int64_t rows : RowsByGroup(groups)) tokens += rows;

@@ -15,6 +15,9 @@ namespace convene::planner {
 // By group of ranks, in the order of the step.
 using StepSequences = std::vector<std::vector<strategy::SequenceRows>>;
 
+// The pipeline of a step that is not cut.
+strategy::Pipeline InOnePiece(strategy::Pipeline pipeline);
+
 int64_t NumTokens(const StepSequences& groups);
 strategy::StepLoad LoadOf(const StepSequences& groups);
 
