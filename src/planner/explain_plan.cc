@@ -86,6 +86,8 @@ std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
 constexpr size_t kMostOfManyRanks = 4;
 // Of those that would need --allow: they are often faster, and not what was asked for.
 constexpr int kMostNotAllowed = 2;
+// What differs from the chosen plan in its parts alone, and by no more than this, tells nothing.
+constexpr double kCopy = 0.002;
 
 // Ways to divide the work that people know by name, and look for.
 enum class System { kOneRank, kTensor, kExpert, kSliced, kHybrid, kDisaggregated, kLayers };
@@ -141,7 +143,8 @@ std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
     const Candidate& candidate = answer.candidates[i];
     if (i == answer.chosen || !candidate.is_ranked()) continue;
     if (key(candidate) == key(chosen)) {
-      if (!std::exchange(has_same, true)) found.push_back(i);
+      const bool is_copy = std::abs(candidate.figures->score / chosen.figures->score - 1) < kCopy;
+      if (!is_copy && !std::exchange(has_same, true)) found.push_back(i);
       continue;
     }
     if (std::find(seen.begin(), seen.end(), key(candidate)) != seen.end()) continue;
@@ -425,6 +428,9 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
     Alternative alternative{.candidate = other,
                             .slower = candidate.figures->score / chosen.figures->score - 1};
     alternative.reason = WhySlower(*candidate.figures, *chosen.figures);
+    if (candidate.plan.layout.stages > 1 && alternative.slower > 0) {
+      alternative.reason += ", while ranks wait for each other's layers, too";
+    }
     if (!candidate.is_allowed()) {
       alternative.reason +=
           fmt::format("; changes what is computed (--allow {})", fmt::join(candidate.needs, ","));
