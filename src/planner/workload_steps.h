@@ -8,6 +8,7 @@
 #include "planner/workload.h"
 #include "strategy/attention_sizes.h"
 #include "strategy/role.h"
+#include "strategy/step.h"
 #include "strategy/step_load.h"
 
 namespace convene::planner {
