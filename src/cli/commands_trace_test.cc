@@ -156,6 +156,9 @@ TEST_F(TraceTest, ATraceRefinesAProfile) {
   const auto& experts =
       refined->steps.at(0).tasks[static_cast<size_t>(schedule::TaskKind::kExperts)];
   EXPECT_LT(experts->once, 0.5);
+  std::vector<std::string> twice = words;
+  twice.insert(twice.begin() + 2, trace);
+  EXPECT_THAT(Run(twice).err, HasSubstr("is given twice"));
 
   costs.num_threads = 7;
   profile.steps = {costs};

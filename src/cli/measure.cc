@@ -4,9 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/environment.h"
@@ -255,7 +258,12 @@ class Measure : public Command {
     Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(from);
     if (!profile) return profile.error();
     std::vector<drawing::Trace> traces;
+    std::set<std::filesystem::path> seen;
     for (const std::string& path : traces_) {
+      std::error_code ignored;  // reading it says so
+      if (!seen.insert(std::filesystem::weakly_canonical(path, ignored)).second) {
+        return Error{fmt::format("{} is given twice, and its steps would count twice", path)};
+      }
       Result<drawing::Trace> trace = ReadTrace(path);
       if (!trace) return trace.error();
       traces.push_back(*std::move(trace));
