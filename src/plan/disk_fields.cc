@@ -79,9 +79,8 @@ Status CanPage(const Plan& plan) {
   if (plan.layout.divides_head || plan.layout.divides_shared || plan.layout.divides_dense) {
     return Error{
         "a head, shared experts or dense blocks that are divided among ranks are not read from a "
-        "directory of pages: leave head=, shared= and dense= out of the layout, or --memory-budget "
-        "(experts_in_memory "
-        "in the plan)"};
+        "directory of pages: leave head=, shared= and dense= out of the layout, or "
+        "--memory-budget (experts_in_memory in the plan)"};
   }
   if (!plan.layout.disaggregates && !plan.changes_layout() && plan.layout.stages == 1) return {};
   return Error{

@@ -293,9 +293,9 @@ void AddWholeDecode(PlanSearch& search) {
   const auto is_cut = [](const Candidate& one) {
     return one.plan.pipeline.chunks > 1 || one.plan.pipeline.micro_batches > 1;
   };
-  const auto with = [](Candidate one, const Pipeline& pipeline) {
-    one.plan.pipeline = pipeline;
-    return one.plan;
+  const auto with = [](plan::Plan plan, const Pipeline& pipeline) {
+    plan.pipeline = pipeline;
+    return plan;
   };
   // What it could be: its own prompts, and the steps of decode of the same plan without parts.
   struct Open {
@@ -309,7 +309,7 @@ void AddWholeDecode(PlanSearch& search) {
     if (!can_gain) continue;
     for (const Candidate& whole : search.candidates()) {
       const bool is_same = whole.is_ranked() && !is_cut(whole) && whole.setup == one.setup &&
-                           whole.plan == with(one, whole.plan.pipeline);
+                           whole.plan == with(one.plan, whole.plan.pipeline);
       if (!is_same || whole.figures->time_per_token >= one.figures->time_per_token) continue;
       const auto seconds = [&](const PlanFigures& decode) {
         return one.figures->ttft + (workload.mean_gen_tokens() - 1) * decode.time_per_token;

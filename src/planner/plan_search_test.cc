@@ -140,7 +140,7 @@ TEST(PlanSearch, UsesFewerRanksWhereLinksAreSlow) {
 TEST(PlanSearch, DividesAHeadThatIsMuchOfAStep) {
   Asked asked(1e9, {1, 2});
   asked.spec.vocab_size = 200000;
-  const Candidate& chosen = ChosenOf(Search(asked));
+  const Candidate chosen = ChosenOf(Search(asked));
   EXPECT_TRUE(chosen.plan.layout.divides_head) << Describe(chosen);
   EXPECT_THAT(Describe(chosen), HasSubstr("head=tp2"));
   EXPECT_TRUE(KeepsLogits(asked.spec, chosen.plan, /*one_host=*/true));
@@ -163,7 +163,7 @@ TEST(PlanSearch, DividesDenseBlocksThatAreMuchOfAStep) {
   dense.moe.reset();
   dense.dense_intermediate_size = 60000;
   asked.spec.layers.insert(asked.spec.layers.begin(), dense);
-  const Candidate& chosen = ChosenOf(Search(asked));
+  const Candidate chosen = ChosenOf(Search(asked));
   EXPECT_TRUE(chosen.plan.layout.divides_dense) << Describe(chosen);
   EXPECT_THAT(Describe(chosen), HasSubstr("dense=tp2"));
   EXPECT_FALSE(KeepsLogits(asked.spec, chosen.plan, /*one_host=*/true));
@@ -468,57 +468,6 @@ TEST(PlanSearch, GoodputTakesTheLargestBatchThatMeetsTheLimits) {
   asked.workload.limits.ttft = 1e-9;
   EXPECT_THAT(ErrorOf(asked), HasSubstr("no plan keeps the limits; the nearest, 1 rank"));
   EXPECT_THAT(ErrorOf(asked), HasSubstr("to the first token, beyond the limit of 0.000000001 s"));
-}
-
-// Parts gain where exchanges take long, and cost where weights do: each phase has what is better.
-TEST(PlanSearch, DecodeIsInOnePieceWherePartsGainInPrefillAlone) {
-  Asked asked(3e7, {2});
-  asked.question.num_ranks = 2;
-  asked.question.constraints.num_ranks = 2;
-  asked.workload = {.requests = {{500, 60}}, .batch = 8};
-  const Candidate& chosen = ChosenOf(Search(asked));
-  ASSERT_GT(chosen.plan.cut_from_tokens, 8) << Describe(chosen);
-  EXPECT_THAT(Describe(chosen), HasSubstr("in steps of 16 tokens and more"));
-  const double score = chosen.figures->score;
-  asked.question.passes_off = {"whole_decode"};
-  EXPECT_GT(ChosenOf(Search(asked)).figures->score, score);
-}
-
-// No pass looks for pipelines of plans that do not keep the limits without one.
-TEST(PlanSearch, LimitsThatAPipelineAloneKeepsAreKept) {
-  Asked asked(3e7, {2});
-  asked.question.num_ranks = 2;
-  asked.question.constraints.num_ranks = 2;
-  asked.workload = {.requests = {{2000, 4}}, .batch = 4, .objective = Objective::kTtft};
-  asked.workload.batch = 1;
-  const double best = ChosenOf(Search(asked)).figures->ttft;
-  asked.question.passes_off = {"pipelines", "cuts", "micro_batches", "turns", "disaggregated"};
-  const double plain = ChosenOf(Search(asked)).figures->ttft;
-  ASSERT_LT(best, 0.97 * plain);
-  asked.question.passes_off = {};
-  asked.workload.objective = Objective::kGoodput;
-  asked.workload.limits.ttft = (best + plain) / 2;
-  const Candidate& kept = ChosenOf(Search(asked));
-  EXPECT_LE(kept.figures->ttft, asked.workload.limits.ttft) << Describe(kept);
-}
-
-// A plan that was made from another has memory of its own.
-TEST(PlanSearch, MemoryOfPartsOfStepsIsTheirOwn) {
-  Asked asked(3e7, {2});
-  asked.workload = {.requests = {{2000, 4}}, .batch = 4};
-  asked.question.memory_of = [](const RankSetup&, const plan::Plan& plan,
-                                int) -> Result<RankMemory> {
-    return RankMemory{.working_bytes =
-                          uint64_t{1000} + static_cast<uint64_t>(plan.pipeline.micro_batches)};
-  };
-  int num_cut = 0;
-  for (const Candidate& one : Search(asked).candidates) {
-    if (!one.is_ranked()) continue;
-    const auto parts = static_cast<uint64_t>(one.plan.pipeline.micro_batches);
-    EXPECT_EQ(one.memory.total(), 1000 + parts) << Describe(one);
-    num_cut += parts > 1 ? 1 : 0;
-  }
-  EXPECT_GT(num_cut, 0);
 }
 
 TEST(PlanSearch, AnArrivalRateDecidesHowManyRunTogether) {
