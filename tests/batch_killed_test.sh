@@ -22,7 +22,7 @@ texts() { grep -o '"custom_id": *"[^"]*"\|"text": *"\([^"\\]\|\\.\)*"' "$1" | pa
 
 cat >"$work/plan.json" <<'END'
 {"version": 1, "layout": "attention=dp1,experts=ep1", "experts_in_memory": 6,
- "spilled_kv": {"blocks_in_memory": 24, "buffer_blocks": 24, "buffers": 3, "sequences": 16}}
+ "spilled_kv": {"blocks_in_memory": 24, "buffer_blocks": 24, "buffers": 3}, "sequences": 16}
 END
 paged() {
   exec "$convene" batch models/demo --input "$work/in.jsonl" --output "$work/out.jsonl" --weights int8 --context 256 \

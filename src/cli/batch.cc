@@ -60,8 +60,8 @@ class Batch : public Command {
         ->type_name("FILE.jsonl")
         ->check(WritableFile())
         ->required();
-    max_batch_ = AddNumber(
-        app, "--max-batch", model_.load.max_sequences, {1, 4096},
+    model_.max_batch = AddNumber(
+        app, "--max-batch", model_.load.max_sequences, {1, plan::kMostSequences},
         fmt::format("Requests that run together, 1 to 4096 (default: {}; where experts are read "
                     "from a disk, as many as read the least)",
                     model_.load.max_sequences));
@@ -221,9 +221,10 @@ class Batch : public Command {
                               .prompt_tokens = model_.workload.mean_prompt_tokens(),
                               .gen_tokens = std::max(1.0, model_.workload.mean_gen_tokens()),
                               .longest = LongestRequest(tokenizer, context),
-                              .chooses_sequences = max_batch_->count() == 0,
-                              .chooses_step_tokens = model_.chunk->count() == 0};
+                              .chooses_sequences = !model_.says_max_batch(),
+                              .chooses_step_tokens = !model_.says_chunk()};
     model_.num_requests = std::ssize(pending_);
+    model_.knows_work = true;
     model_.verifies = !no_verify_;
   }
 
@@ -461,6 +462,7 @@ class Batch : public Command {
                                    {"generated_tokens", num_generated_},
                                    {"reused_prompt_tokens", num_reused},
                                    {"padding_tokens", num_padding_},
+                                   {"max_batch", model_.load.max_sequences},
                                    {"seconds", elapsed_s_},
                                    {"tokens_per_s", tokens_per_s}};
     // Where nothing was to do, no model was loaded.
@@ -477,7 +479,6 @@ class Batch : public Command {
   std::string input_path_;
   std::string output_path_;
   std::string json_path_;
-  CLI::Option* max_batch_ = nullptr;
   bool no_verify_ = false;
   bool is_padded_ = false;
   int padded_length_ = 0;  // of each prompt; 0: they are not padded

@@ -151,6 +151,7 @@ class Bench : public Command {
                                           .gen_tokens = double(shape_.gen_tokens),
                                           .longest = shape_.prompt_tokens + shape_.gen_tokens};
     }
+    model_options_.knows_work = true;
     model_options_.workload.requests = {{shape_.prompt_tokens, shape_.gen_tokens}};
     if (const Status sense = engine::CheckLoadOptions(load); !sense) return sense;
     const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);

@@ -207,10 +207,13 @@ void AddChunkOption(CLI::App& app, ModelOptions& options) {
                             {1, engine::kMaxStepTokens}, "Most tokens of a step (default: 512)");
 }
 
+bool ModelOptions::says_chunk() const { return chunk->count() > 0; }
+bool ModelOptions::says_max_batch() const { return max_batch->count() > 0; }
+
 void FitInputs(ModelOptions& options, size_t num_tokens) {
   constexpr size_t kMostStepTokens = 1 << 15;  // more memory than that takes a --chunk
   const auto wanted = static_cast<int>(std::min(num_tokens, kMostStepTokens));
-  if (options.chunk->count() == 0) {
+  if (!options.says_chunk()) {
     options.load.max_step_tokens = std::max(options.load.max_step_tokens, wanted);
   }
   if (!options.load.context && wanted > engine::kDefaultContext) options.load.context = wanted;
@@ -319,6 +322,21 @@ nlohmann::ordered_json ExplainPlanOf(const ModelOptions& options, const model::M
   return json;
 }
 
+// As many sequences as the plan says, and no more than there are; a step has room for a token of
+// each.
+void RunTogether(const ModelOptions& options, engine::LoadOptions& load) {
+  int64_t sequences = load.plan.sequences;
+  if (options.num_requests > 0) sequences = std::min(sequences, options.num_requests);
+  load.max_sequences = static_cast<int>(sequences);
+  if (load.batch_work) {
+    load.batch_work->chooses_sequences = false;
+    if (!load.context && load.batch_work->longest > 1) load.context = load.batch_work->longest;
+  }
+  if (options.says_chunk()) return;
+  int& tokens = load.plan.step_tokens > 0 ? load.plan.step_tokens : load.max_step_tokens;
+  tokens = std::max(tokens, load.max_sequences);
+}
+
 // As planner::Describe has it of a candidate, with the model's hash.
 std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) {
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(directory);
@@ -348,6 +366,15 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (!options.plan.path.empty() && load.num_threads && plan->num_threads > 0) {
     names.emplace_back("--threads");
   }
+  if (options.says_chunk() && load.plan.step_tokens > 0) {
+    names.emplace_back("--chunk");
+    load.plan.step_tokens = 0;
+  }
+  const bool has_batch = options.max_batch != nullptr;
+  if (has_batch && options.says_max_batch() && load.plan.sequences > 0) {
+    names.emplace_back("--max-batch");
+    load.plan.sequences = load.max_sequences;
+  }
   if (!names.empty()) {
     PrintNote("plan: {}, but for what was given beside it ({})\n", options.plan.path,
               fmt::join(names, ", "));
@@ -367,8 +394,16 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
       PrintNote("{}\n", found->words);
     }
   }
+  if (num_ranks == 1 && may_search && options.num_requests > 0) {
+    found = PlanBatchAlone(options, *spec, *plan);
+    if (found) {
+      load.plan = found->plan;
+      PrintNote("{}\n", found->words);
+    }
+  }
   if (options.explains)
     options.explained = ExplainPlanOf(options, *spec, load.plan, found, num_ranks).dump();
+  if (has_batch && load.plan.sequences > 0) RunTogether(options, load);
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }

@@ -24,18 +24,25 @@ struct ModelOptions {
   // What the model is loaded for, as far as the command knows; `batch` is load.max_sequences.
   planner::Workload workload = {};
   int64_t num_requests = 0;  // of such lengths, in all; 0: nobody knows
-  bool verifies = false;     // a plan by default runs before it is used, where that pays
-  bool explains = false;     // LoadModel sets `explained`
+  // `workload` is what will come, all at once; otherwise it is what is usual, and steps of more
+  // tokens than are usual would let answers wait for prompts that come later.
+  bool knows_work = false;
+  bool verifies = false;  // a plan by default runs before it is used, where that pays
+  bool explains = false;  // LoadModel sets `explained`
   // As JSON, of the plan that runs: how it was chosen and its words, and as far as costs are known
   // all that `convene plan --json` says ("report"; otherwise "not_explained" says why there is
   // none).
   std::string explained = {};
-  CLI::Option* chunk = nullptr;  // --chunk
+  CLI::Option* chunk = nullptr;      // --chunk
+  CLI::Option* max_batch = nullptr;  // --max-batch, of commands that have it
   // Of the steps of the model that LoadModel gives; Write is the command's matter.
   std::shared_ptr<WatchOptions> watch = std::make_shared<WatchOptions>();
   // Those that work, where LoadModel has a plan for fewer ranks than were started. It must outlive
   // the model.
   std::shared_ptr<engine::FewerRanks> fewer_ranks = {};
+
+  bool says_chunk() const;
+  bool says_max_batch() const;  // precondition: the command has it
 };
 
 // --weights, --int4-group, --activations and --kv-cache.

@@ -101,6 +101,13 @@ class MakePlanCommand : public Command {
         profile->steps.empty() ? static_cast<const planner::PricerSource&>(by_operators) : measured;
     planner::PlanQuestion question{.spec = *spec, .workload = workload_, .source = source};
     if (Status asked = Ask(*profile, &question); !asked) return asked;
+    std::optional<planner::BatchOfRequests> batch;
+    if (workload_.num_requests > 0) {
+      Result<planner::BatchOfRequests> chosen = planner::ChooseBatch(question);
+      if (!chosen) return chosen.error();
+      batch = *std::move(chosen);
+      workload_.batch = batch->batch;
+    }
     planner::PlanSearch search(question);
     Result<planner::PlanAnswer> answer = SearchPlan(search);
     if (!answer) return answer.error();
@@ -124,7 +131,8 @@ class MakePlanCommand : public Command {
                             .plan_path = out_path_ == "-" ? "" : out_path_,
                             .costs = *profile,
                             .config = config->json,
-                            .verification = verification};
+                            .verification = verification,
+                            .batch = batch};
     if (Status written = Write(report, search); !written) return written;
     if (!verification || verification->learnt.empty()) return {};
     return hardware::SaveProfileJson(cost::ToJson(learnt), ProfilePath());
@@ -143,7 +151,8 @@ class MakePlanCommand : public Command {
     planner::PlanQuestion question{
         .spec = spec, .workload = workload_, .source = source, .num_ranks = started};
     if (Status formats = AskFormats(&question); !formats) return formats.error();
-    if (Status asked = AnswerByProfile(nothing, memory_per_rank_, step_tokens_, question); !asked) {
+    if (Status asked = AnswerByProfile(nothing, memory_per_rank_, step_tokens(), question);
+        !asked) {
       return asked.error();
     }
     const plan::Plan usual{.layout = plan::DefaultLayout(started)};
@@ -154,6 +163,8 @@ class MakePlanCommand : public Command {
     unlike_memory_ = UnlikeMemory(known->memory, {});
     return std::move(known->profile);
   }
+
+  int step_tokens() const { return step_tokens_.value_or(engine::LoadOptions{}.max_step_tokens); }
 
   std::string ProfilePath() const { return profile_.empty() ? hardware::ProfilePath() : profile_; }
 
@@ -170,8 +181,9 @@ class MakePlanCommand : public Command {
 
   void AddConstraints(CLI::App& app) {
     const auto rare = [](CLI::Option* option) { option->group(kRareOptions); };
-    rare(AddNumber(app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
-                   "Most tokens of a step of a group of ranks (default: 512)"));
+    rare(AddNumber(
+        app, "--chunk", step_tokens_, {1, engine::kMaxStepTokens},
+        "Steps of at most so many tokens of a group of ranks (default: searched, from 512 on)"));
     rare(app.add_option("--weights", weights_, "Only this format (default: the first that fits)")
              ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "f32"}))
              ->type_name("FORMAT"));
@@ -220,7 +232,7 @@ class MakePlanCommand : public Command {
     const bool is_known = std::ssize(unlike_memory_) == question->num_ranks;
     return AnswerByProfile(profile,
                            memory_per_rank_.empty() && is_known ? unlike_memory_ : memory_per_rank_,
-                           step_tokens_, *question);
+                           step_tokens(), *question);
   }
 
   Status CheckDisaggregation(const planner::PlanQuestion& question) const {
@@ -255,6 +267,7 @@ class MakePlanCommand : public Command {
   Status AskConstraints(planner::PlanQuestion* question) const {
     planner::Constraints& constraints = question->constraints;
     constraints.num_threads = num_threads_;
+    constraints.keeps_step_tokens = step_tokens_.has_value();
     constraints.micro_batches = micro_batches_;
     constraints.decode_experts = decode_experts_;
     constraints.disaggregates = disaggregation_.disaggregate;
@@ -330,7 +343,7 @@ class MakePlanCommand : public Command {
   std::optional<double> verify_seconds_;
   bool explain_ = false;
   std::string json_path_;
-  int step_tokens_ = 512;
+  std::optional<int> step_tokens_;
   std::string weights_;
   std::optional<int> num_threads_;
   std::optional<std::string> layout_;

@@ -38,7 +38,8 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
                           .num_threads = setup.num_threads,
                           .layout = in_force.layout,
                           .micro_batches = in_force.pipeline.micro_batches,
-                          .wire = present.wire};
+                          .wire = present.wire,
+                          .keeps_step_tokens = true};
   question.present =
       plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
   question.passes_off = {"hybrid", "wires"};  // divisions and formats stay

@@ -21,7 +21,9 @@
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/try_plans.h"
 #include "hardware/profile.h"
+#include "kernels/choose_kernels.h"
 #include "planner/plan_search.h"
+#include "planner/sequences_together.h"
 #include "planner/verification_price.h"
 
 namespace convene::cli {
@@ -127,6 +129,19 @@ int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resol
     if (needed && needed->fits(question.memory_per_rank(num_ranks))) return batch;
   }
   return question.workload.batch;
+}
+
+// Where more requests are there than usually run together, and nobody said how many should: as many
+// as the plans that are best then answer all of them soonest with. In words, too.
+std::string ChooseTogether(const ModelOptions& options, const planner::PlanQuestion& question,
+                           planner::Workload& workload) {
+  if (options.num_requests <= workload.batch || options.says_max_batch()) return "";
+  workload.num_requests = static_cast<int>(
+      std::min<int64_t>(options.num_requests, static_cast<int64_t>(planner::kMostRequests)));
+  const Result<planner::BatchOfRequests> chosen = planner::ChooseBatch(question);
+  if (!chosen) return "";  // the search says why
+  workload.batch = chosen->batch;
+  return fmt::format("; {} (--max-batch)", chosen->Describe(workload.num_requests));
 }
 
 // Where the work is long enough for it, runs the best plans, and corrects the choice by what they
@@ -262,6 +277,7 @@ int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
                               (plan.wire == plan::Wire::kAuto && one.plan.wire == plan::Wire::kF32);
     const bool is_same_step = one.plan.layout == plan.layout && one.plan.decode == plan.decode &&
                               one.plan.pipeline == plan.pipeline &&
+                              one.plan.step_tokens == plan.step_tokens &&
                               one.plan.lines.empty() == plan.lines.empty();
     if (one.is_ranked() && one.setup == setup && is_same_step && is_same_wire) return i;
   }
@@ -309,6 +325,44 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
   return ReportOf(options, search, *answer, asked->profile);
 }
 
+std::optional<DefaultPlan> PlanBatchAlone(const ModelOptions& options, const model::ModelSpec& spec,
+                                          const plan::Plan& resolved) {
+  const bool is_decided = options.says_max_batch() && options.says_chunk();
+  if (is_decided || options.load.formats.activations || spec.has_encoder()) return {};
+  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+  const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, /*num_ranks=*/1);
+  if (!asked || !kernels) return {};
+  planner::PlanQuestion& question = asked->question;
+  planner::Workload& workload = asked->workload;
+  workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
+  workload.batch = BatchThatFits(question, resolved, asked->num_threads);
+  const std::string format = FormatThatFits(question, resolved, asked->num_threads);
+  const planner::RankSetup setup = {1, asked->num_threads, format};
+  Result<cost::MachineProfile> kept =
+      evaluate::KeptProfile(setup, (*kernels)->name, hardware::ProfilePath());
+  if (!kept) return {};
+  asked->profile = *std::move(kept);
+  question.formats = {format};
+  question.constraints = {.num_ranks = 1,
+                          .num_threads = asked->num_threads,
+                          .keeps_step_tokens = options.says_chunk(),
+                          .whole_matrices = question.constraints.whole_matrices};
+  question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
+  const std::string batch = ChooseTogether(options, question, workload);
+  const Result<planner::PlanAnswer> answer = SearchPlan(question);
+  if (!answer) return {};
+  const planner::Candidate& chosen = answer->candidates[answer->chosen];
+  if (chosen.plan.experts_in_memory || (batch.empty() && chosen.plan.step_tokens == 0)) return {};
+  DefaultPlan plan{.plan = resolved, .words = {}};
+  plan.plan.step_tokens = chosen.plan.step_tokens;
+  if (!batch.empty()) plan.plan.sequences = workload.batch;
+  plan.words = fmt::format(
+      "plan: {}, predicted {} tokens/s by the costs that are kept (--no-plan: as "
+      "without a profile){}",
+      Describe(chosen), PlainNumber(chosen.figures->throughput), batch);
+  return plan;
+}
+
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks) {
   const int num_ranks = resolved.layout.num_ranks();
@@ -322,6 +376,7 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   question.constraints =
       ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
+  question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
   if (resolved.layout.disaggregates) question.present->pipeline = resolved.pipeline;
   if (options.num_requests > 0) {
@@ -348,13 +403,15 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       if (again) asked->profile = std::move(again->profile);
     }
   }
+  const std::string batch = ChooseTogether(options, question, workload);
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);
   const std::string verified =
       options.verifies ? VerifyIfWorthIt(options, ranks, search, *answer, asked->profile) : "";
   DefaultPlan plan = DescribeChosen(options, resolved, question, *answer, first_format);
-  plan.words += verified;
+  if (!batch.empty() && plan.plan.sequences == 0) plan.plan.sequences = workload.batch;
+  plan.words += batch + verified;
   if (options.explains) plan.report = ReportOf(options, search, *answer, asked->profile);
   return plan;
 }

@@ -41,6 +41,13 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                                                 const model::ModelSpec& spec,
                                                 const plan::Plan& given, int num_started);
 
+// Of one process whose requests are all there: how many of them run together, and the most tokens
+// of a step, by costs that are kept of this machine; nothing is measured. Nothing where these are
+// given, nothing is kept, the search has no plan, or experts are read from a disk: then what is
+// read least decides (engine/choose_batch.h).
+std::optional<DefaultPlan> PlanBatchAlone(const ModelOptions& options, const model::ModelSpec& spec,
+                                          const plan::Plan& resolved);
+
 struct KnownRanks {
   cost::MachineProfile profile;
   std::vector<uint64_t> memory = {};  // bytes of each; none: nobody asked

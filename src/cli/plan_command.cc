@@ -54,11 +54,11 @@ std::string DecodeOptions(const plan::Plan& plan) {
   return words;
 }
 
-// What no plan's file says, and prices depend on.
+// What prices depend on and a plan's file says itself, unless requests arrive at a rate.
 std::string StepOptions(const PlanReport& report, const Candidate& chosen) {
   const int together = chosen.figures ? chosen.figures->batch : report.question.workload.batch;
   // A step has room for a token of each.
-  const int tokens = std::max(report.question.step_tokens, together);
+  const int tokens = std::max(chosen.plan.step_tokens_or(report.question.step_tokens), together);
   std::string words = fmt::format(" --max-batch {}", std::min(together, kMostTogether));
   if (tokens != engine::LoadOptions{}.max_step_tokens) words += fmt::format(" --chunk {}", tokens);
   return words;
@@ -108,7 +108,9 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
       line += PipelineOptions(chosen.plan) + DecodeOptions(chosen.plan);
     }
   }
-  line += StepOptions(report, chosen);
+  if (plan_path.empty() || report.question.workload.arrival_rate > 0) {
+    line += StepOptions(report, chosen);
+  }
   if (chosen.plan.spilled_kv) line += " --spill-dir /var/tmp";
   // Unlike ranks have what each of them has.
   const bool are_unlike = num_ranks == static_cast<int>(report.question.rank_memory.size());

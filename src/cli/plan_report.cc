@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,6 +18,7 @@
 #include "cli/planned_question.h"
 #include "cli/profile_option.h"
 #include "cli/text_table.h"
+#include "engine/load_options.h"
 #include "strategy/transition.h"
 
 namespace convene::cli {
@@ -156,6 +158,8 @@ std::string WorkloadWords(const planner::Workload& workload) {
   }
   text += workload.arrival_rate > 0
               ? fmt::format(", {} requests per second", PlainNumber(workload.arrival_rate))
+          : workload.num_requests > 0
+              ? ", " + FormatCount(static_cast<uint64_t>(workload.num_requests), "request")
               : fmt::format(", batches of {}", FormatCount(static_cast<uint64_t>(workload.batch)));
   if (!workload.routing.counts.empty()) text += ", routing as it was recorded";
   if (workload.routing.skew >= 0) {
@@ -171,6 +175,7 @@ ordered_json WorkloadJson(const planner::Workload& workload) {
                        {"mean_gen_tokens", workload.mean_gen_tokens()},
                        {"batch", workload.batch},
                        {"objective", planner::Name(workload.objective)}};
+  if (workload.num_requests > 0) json["num_requests"] = workload.num_requests;
   if (workload.arrival_rate > 0) json["arrival_rate"] = workload.arrival_rate;
   if (workload.routing.skew >= 0) {
     json["routing"] = {{"skew", workload.routing.skew},
@@ -270,6 +275,7 @@ std::string ToText(const PlanReport& report) {
   std::string text = fmt::format("{}: {}\n", report.model, WorkloadWords(workload));
   text += ReportLine("plan", Describe(chosen));
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
+  if (report.batch) text += ReportLine("batch", report.batch->Describe(workload.num_requests));
   text += DescribeFigures(chosen, workload);
   text += ReportLine("costs from", CostsWords(report));
   if (report.costs.steps.empty()) {
@@ -361,6 +367,15 @@ ordered_json PlanFile(const PlanReport& report) {
   const Candidate& chosen = report.chosen();
   plan::Plan plan = WholePlan(chosen);
   plan.made_for = plan::MadeFor{.model = report.model_hash, .num_ranks = chosen.setup.num_ranks};
+  // What was priced is executed, whatever is usual then.
+  if (report.question.workload.arrival_rate <= 0 && chosen.figures) {
+    plan.sequences = std::min(chosen.figures->batch, plan::kMostSequences);
+    const int tokens =
+        std::max(plan.step_tokens_or(report.question.step_tokens), chosen.figures->batch);
+    if (tokens != engine::LoadOptions{}.max_step_tokens) {
+      plan.step_tokens = std::min(tokens, plan::kMostStepTokens);
+    }
+  }
   ordered_json json = plan::ToJson(plan);
   json["predicted"] = FiguresJson(chosen);
   json["predicted"]["workload"] = WorkloadJson(report.question.workload);
@@ -389,6 +404,14 @@ ordered_json ToJson(const PlanReport& report) {
   json["name"] = Describe(report.chosen());
   json["why_chosen"] = answer.why_chosen;
   json["command"] = CommandOf(report);
+  if (report.batch) {
+    json["batch"] = {{"chosen", report.batch->batch}, {"tried", ordered_json::array()}};
+    for (const planner::TriedBatch& one : report.batch->tried) {
+      json["batch"]["tried"].push_back(
+          {{"batch", one.batch},
+           {"seconds", one.seconds > 0 ? ordered_json(one.seconds) : ordered_json()}});
+    }
+  }
   json["predicted"] = FiguresJson(report.chosen());
   if (report.verification) json["verified"] = file["predicted"]["verified"];
   json["alternatives"] = file["alternatives"];

@@ -13,6 +13,7 @@
 #include "cost/machine_profile.h"
 #include "planner/explain_plan.h"
 #include "planner/plan_search.h"
+#include "planner/sequences_together.h"
 
 namespace convene::cli {
 
@@ -31,6 +32,8 @@ struct PlanReport {
   const nlohmann::json& config;       // of the model
   const std::optional<Verification>& verification;
   PlanUse use = PlanUse::kBatch;
+  // Where the workload has a number of requests: how many run together, and why.
+  std::optional<planner::BatchOfRequests> batch = {};
 
   const planner::Candidate& chosen() const { return answer.candidates[answer.chosen]; }
   const planner::Candidate& of(const planner::Alternative& alternative) const {

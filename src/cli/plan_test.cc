@@ -189,7 +189,7 @@ TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) 
   EXPECT_THAT(json["command"].get<std::string>(),
               HasSubstr("--max-batch 60 --chunk 64 --spill-dir /var/tmp --memory-budget "));
   const auto plan = nlohmann::json::parse(Read("plan.json"));
-  ASSERT_EQ(plan["spilled_kv"]["sequences"], 60);
+  ASSERT_EQ(plan["sequences"], 60);
   const Outcome simulated = run_with({"simulate", Path("plan.json"), "--model", packed},
                                      {"--batch", "60", "--memory-budget", budget});
   ASSERT_EQ(simulated.status, kSuccess) << simulated.err;

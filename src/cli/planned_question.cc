@@ -52,6 +52,7 @@ ordered_json ConstraintsJson(const planner::Constraints& constraints) {
   if (constraints.num_threads) object["threads"] = *constraints.num_threads;
   if (constraints.num_cores) object["cores"] = *constraints.num_cores;
   if (constraints.whole_matrices) object["whole_matrices"] = true;
+  if (constraints.keeps_step_tokens) object["keeps_step_tokens"] = true;
   if (constraints.layout) object["layout"] = plan::ToText(*constraints.layout);
   if (constraints.decode_experts) object["decode_experts"] = *constraints.decode_experts;
   if (constraints.micro_batches) object["micro_batches"] = *constraints.micro_batches;
@@ -162,6 +163,7 @@ planner::Constraints ReadConstraints(const json& object, Reader& reader) {
   constraints.num_threads = reader.OptionalInteger(object, "threads", 1 << 16);
   constraints.num_cores = reader.OptionalInteger(object, "cores", 1 << 20);
   constraints.whole_matrices = reader.Flag(object, "whole_matrices");
+  constraints.keeps_step_tokens = reader.Flag(object, "keeps_step_tokens");
   constraints.micro_batches =
       reader.OptionalInteger(object, "micro_batches", strategy::kMostMicroBatches);
   if (!reader.Member(object, "layout").is_null()) {

@@ -190,16 +190,20 @@ cost::StepCosts Refined(const drawing::Trace& trace, const cost::StepCosts& cost
 }
 
 // Decisions alone; what the file adds of the setup is compared beside them.
-plan::Plan DecisionsOf(plan::Plan plan) {
+plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
   plan.weights.clear();
   plan.num_threads = 0;
   plan.made_for.reset();
-  plan.lines.clear();  // fitted to costs, which a run corrects
+  if (plan.step_tokens == usual_step_tokens) plan.step_tokens = 0;
+  if (!plan.spilled_kv) plan.sequences = 0;  // the workload's
+  plan.lines.clear();                        // fitted to costs, which a run corrects
   return plan;
 }
 
-bool IsPlan(const planner::Candidate& candidate, const plan::Plan& plan) {
-  return DecisionsOf(candidate.plan) == DecisionsOf(plan) &&
+bool IsPlan(const planner::Candidate& candidate, const PlanFromFile& file) {
+  const plan::Plan& plan = file.plan;
+  const int usual = file.question.step_tokens;
+  return DecisionsOf(candidate.plan, usual) == DecisionsOf(plan, usual) &&
          candidate.setup.weights == plan.weights &&
          candidate.setup.num_threads == plan.num_threads &&
          candidate.setup.num_ranks == plan.made_for->num_ranks;
@@ -216,7 +220,8 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.allowed = asked.allowed;
   question.constraints = asked.constraints;
   question.passes_off = asked.passes_off;
-  question.present = DecisionsOf(file.plan);  // it ran: another one must be surely better
+  question.present =
+      DecisionsOf(file.plan, asked.step_tokens);  // it ran: another one must be surely better
   question.clock = SecondsOfClock;
   engine::AnswerPlanQuestion(
       {.rank_memory = asked.rank_memory, .step_tokens = asked.step_tokens, .spills_kv = true},
@@ -228,9 +233,9 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   if (!answer) return answer.error();
   const planner::Candidate& best = answer->candidates[answer->chosen];
   comparison.best = Describe(best);
-  comparison.stays = IsPlan(best, file.plan);
+  comparison.stays = IsPlan(best, file);
   const auto ran = std::ranges::find_if(answer->candidates, [&](const planner::Candidate& one) {
-    return one.is_ranked() && IsPlan(one, file.plan);
+    return one.is_ranked() && IsPlan(one, file);
   });
   const bool is_priced = ran != answer->candidates.end();
   if (is_priced) comparison.gain = 1 - best.figures->score / ran->figures->score;

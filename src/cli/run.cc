@@ -82,7 +82,7 @@ class RunPrompt : public Command {
   // GPU only batches are weighed.
   void ExpectRequest(const model::ModelSpec& spec) {
     const bool is_alone = ranks() == nullptr || ranks()->size() == 1;
-    const bool is_said = model_.chunk->count() > 0 || !model_.plan.path.empty();
+    const bool is_said = model_.says_chunk() || !model_.plan.path.empty();
     if (!is_alone || is_said || spec.has_encoder() || model_.load.gpu) return;
     const planner::RequestLengths& lengths = model_.workload.requests.front();
     const int room = engine::ContextOf(spec, model_.load) - lengths.prompt_tokens;

@@ -85,9 +85,10 @@ class Serve : public Command {
     AddNumber(app, "--port", options_.port, {0, 65535}, "Port (default: 8080; 0: any free one)");
     AddText(app, "--model-name", model_name_, "As requests name it (default: the directory's)")
         ->check(NotEmpty());
-    AddNumber(app, "--max-batch", model_.load.max_sequences, {1, 4096},
-              fmt::format("Requests that run together, 1 to 4096 (default: {})",
-                          model_.load.max_sequences));
+    model_.max_batch =
+        AddNumber(app, "--max-batch", model_.load.max_sequences, {1, plan::kMostSequences},
+                  fmt::format("Requests that run together, 1 to 4096 (default: {})",
+                              model_.load.max_sequences));
     AddNumber(app, "--max-queue", options_.max_queue, {1, 1 << 20},
               fmt::format("Choices of requests that wait; more get status 429 (default: {})",
                           options_.max_queue));

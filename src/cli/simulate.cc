@@ -110,6 +110,7 @@ class SimulateCommand : public Command {
 
   Status Run() override {
     if (Status read = ReadPlan(); !read) return read;
+    if (step_tokens_) plan_.step_tokens = 0;  // what was asked for holds
     const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
@@ -147,7 +148,12 @@ class SimulateCommand : public Command {
  private:
   // Where none was given, the one that the plan was made for, with the steps that were asked for.
   Result<planner::Workload> FindWorkload() {
-    if (IsGiven(workload_options_) || planned_.is_null()) return ReadWorkload(workload_options_);
+    if (IsGiven(workload_options_) || planned_.is_null()) {
+      Result<planner::Workload> workload = ReadWorkload(workload_options_);
+      const bool is_free = !workload_options_.batch && workload_options_.path.empty();
+      if (workload && is_free && plan_.sequences > 0) workload->batch = plan_.sequences;
+      return workload;
+    }
     const Result<PlannedQuestion> question = PlannedQuestionFromJson(planned_);
     if (!question) return question.error().At(plan_path_);
     if (!step_tokens_) step_tokens_ = question->step_tokens;

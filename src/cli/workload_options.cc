@@ -73,6 +73,10 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                    {0, planner::kMostTokens}, "Of each answer (default: 64)");
   CLI::Option* batch = AddNumber(app, "--batch", options.batch, {1, planner::kMostSequences},
                                  "Sequences that run together (default: 1)");
+  CLI::Option* requests =
+      AddNumber(app, "--requests", options.requests, {1, static_cast<int>(planner::kMostRequests)},
+                "Requests that are all there at once, instead of --batch: how many run together "
+                "is chosen");
   CLI::Option* file = AddPath(app, "--workload", options.path,
                               "All that and what follows from a file (docs/planning.md)")
                           ->type_name("FILE");
@@ -101,11 +105,13 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                 "Routing: the share of tokens that go to them");
   skew->needs(experts);
   experts->needs(skew);
-  for (CLI::Option* said_there : {prompts, answers, batch, skew, trace, rate, routing}) {
+  for (CLI::Option* said_there : {prompts, answers, batch, requests, skew, trace, rate, routing}) {
     file->excludes(said_there);
   }
   for (CLI::Option* lengths : {prompts, answers}) trace->excludes(lengths);
   rate->excludes(batch);
+  rate->excludes(requests);
+  requests->excludes(batch);
   routing->excludes(skew);
   routing->group(kRareOptions);
   experts->group(kRareOptions);
@@ -120,7 +126,8 @@ Result<planner::Workload> ReadWorkload(const WorkloadOptions& options) {
     workload = *std::move(read);
   } else {
     workload.requests = {{options.prompt_tokens.value_or(512), options.gen_tokens.value_or(64)}};
-    workload.batch = options.batch.value_or(1);
+    workload.batch = options.batch.value_or(options.requests ? planner::kUsualSequences : 1);
+    workload.num_requests = options.requests.value_or(0);
     workload.arrival_rate = options.arrival_rate.value_or(0);
     if (!options.trace.empty()) {
       if (Status read = ReadTrace(options.trace, workload); !read) return read.error();

@@ -17,6 +17,7 @@ struct WorkloadOptions {
   std::optional<int> prompt_tokens = {};
   std::optional<int> gen_tokens = {};
   std::optional<int> batch = {};
+  std::optional<int> requests = {};
   std::string path = {};   // of --workload
   std::string trace = {};  // paths
   std::string routing = {};

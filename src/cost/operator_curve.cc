@@ -105,11 +105,13 @@ double OperatorCurve::SecondsAt(std::span<const int32_t> logs, double ideal_seco
   for (size_t i = 0; i < inside.size(); ++i) {
     inside[i] = std::clamp(inside[i], least_logs[i], most_logs[i]);
   }
-  const double part =
-      kind == CurveKind::kInterpolated
-          ? kriging.at(FeaturesOf(inside))
-          : kLeafUnit * static_cast<double>(trees.Sum(TermsOf(inside, higher_order)));
-  return seconds * std::exp(std::clamp(log_offset + part, -kMostLogFactor, kMostLogFactor));
+  return seconds * said.Get(inside, [&] {
+    const double part =
+        kind == CurveKind::kInterpolated
+            ? kriging.at(FeaturesOf(inside))
+            : kLeafUnit * static_cast<double>(trees.Sum(TermsOf(inside, higher_order)));
+    return std::exp(std::clamp(log_offset + part, -kMostLogFactor, kMostLogFactor));
+  });
 }
 
 Result<OperatorCurve> FitCurve(CurveKind kind, bool higher_order, const CurvePoints& points) {

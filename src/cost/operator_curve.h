@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,33 @@ inline constexpr double kMostValue = 1e30;
 int NumTerms(int num_logs, bool higher_order);
 std::vector<int32_t> TermsOf(std::span<const int32_t> logs, bool higher_order);
 
+// What a curve has said, by the logarithms that it was asked for: a search asks for the same ones
+// thousands of times, and kriging looks at up to a thousand points for each. A copy begins anew,
+// and nothing of it is compared or stored. Not for several threads at once.
+class SaidFactors {
+ public:
+  SaidFactors() = default;
+  SaidFactors(const SaidFactors& /*other*/) {}
+  SaidFactors& operator=(const SaidFactors& /*other*/) {
+    by_logs_.clear();
+    return *this;
+  }
+  bool operator==(const SaidFactors& /*other*/) const { return true; }
+
+  // `find` says what is not known yet.
+  template <typename Find>
+  double Get(const std::vector<int32_t>& logs, const Find& find) {
+    const auto known = by_logs_.find(logs);
+    if (known != by_logs_.end()) return known->second;
+    if (by_logs_.size() == kMost) by_logs_.clear();
+    return by_logs_.emplace(logs, find()).first->second;
+  }
+
+ private:
+  static constexpr size_t kMost = 1 << 16;
+  std::map<std::vector<int32_t>, double> by_logs_;
+};
+
 struct OperatorCurve {
   static constexpr double kLeafUnit = 1e-4;  // of a leaf of trees, as a part of a logarithm
 
@@ -49,6 +77,7 @@ struct OperatorCurve {
   double log_offset = 0;  // of the factor's logarithm, beside what trees or kriging say
   RegressionTrees trees = {};
   Kriging kriging = {};
+  mutable SaidFactors said = {};  // of this curve; whoever changes it empties this
 
   // `logs`: of the features, and last of the ideal seconds. Above 0 and finite.
   double SecondsAt(std::span<const int32_t> logs, double ideal_seconds) const;

@@ -17,7 +17,6 @@
 namespace convene::engine {
 namespace {
 
-constexpr int kMostSequences = 4096;        // as `convene batch --max-batch`
 constexpr int kFewestChosenTokens = 64;     // of a step
 constexpr int kMostChosenTokens = 1 << 15;  // likewise
 constexpr double kMargin = 0.98;            // a gain of less is none
@@ -183,7 +182,7 @@ Result<BatchChoice> ChooseBatch(
     uint64_t page_bytes,
     const std::function<Result<MemoryPlan>(int max_sequences, int max_step_tokens)>& plan,
     const SpillCosts& spill) {
-  const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, kMostSequences));
+  const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, plan::kMostSequences));
   const std::vector<int> sequences_to_try =
       work.chooses_sequences ? Sizes(1, max_sequences, std::max(1, wanted), kSequencesFactor)
                              : std::vector{max_sequences};

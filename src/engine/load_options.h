@@ -25,7 +25,7 @@ namespace convene::engine {
 inline constexpr int kDefaultContext = 4096;
 // The most that may be asked for: larger numbers are more likely a typing error than a wish.
 inline constexpr int kMaxContext = 1 << 24;
-inline constexpr int kMaxStepTokens = 1 << 16;
+inline constexpr int kMaxStepTokens = plan::kMostStepTokens;
 inline constexpr const char* kNoSpill = "none";
 
 enum class Offload : uint8_t {

@@ -78,7 +78,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   }
   std::unique_ptr<LoadedModel> model(new LoadedModel);
   std::optional<ModelSource> source;
-  LoadOptions resolved = options;                       // with the formats of packed weights
+  LoadOptions resolved = options;  // with the formats of packed weights, and the plan's steps
+  resolved.max_step_tokens = options.plan.step_tokens_or(options.max_step_tokens);
+  if (resolved.batch_work && options.plan.step_tokens > 0) {
+    resolved.batch_work->chooses_step_tokens = false;
+  }
   if (several != nullptr) resolved.batch_work.reset();  // which is chosen for by one rank alone
   hardware::LaneCpus cpus;
   if (const Status opened = agree(model->Open(directory, &source, &resolved, &cpus)); !opened) {

@@ -288,6 +288,14 @@ TEST(LoadedModel, APlanSaysHowManyExpertsStayInMemory) {
   std::filesystem::remove_all(pages);
 }
 
+TEST(LoadedModel, APlanSaysHowManyTokensAStepHas) {
+  LoadOptions options{.context = 256, .max_step_tokens = 64};
+  EXPECT_EQ(LoadFixture(kFixtures + "qwen3_plain", options)->max_step_tokens(), 64);
+  options.plan.step_tokens = 128;
+  options.max_sequences = 100;  // more than there would be room for otherwise
+  EXPECT_EQ(LoadFixture(kFixtures + "qwen3_plain", options)->max_step_tokens(), 128);
+}
+
 TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
   LoadOptions options{.context = 256};
   options.plan.layout = {.attention_dp = 2, .expert_ep = 2};

@@ -21,7 +21,6 @@ namespace {
 
 using memory::Use;
 
-constexpr int kMostOffloaded = 4096;       // as `convene batch --max-batch`
 constexpr int kMostTokens = 1 << 15;       // of a step
 constexpr double kOffloadedFactor = 1.25;  // between numbers that are tried
 constexpr int kFewestRows = 4;             // of a micro-batch
@@ -175,9 +174,10 @@ Result<MemoryPlan> PlanOffload(const model::ModelSpec& spec, const LoadOptions& 
   if (!question) return question.error();
   const Result<ShapeMemory> of_shapes = ShapeMemory::Create(spec, options, formats, machine);
   if (!of_shapes) return of_shapes.error();
-  const int most = work.chooses_sequences
-                       ? static_cast<int>(std::min<int64_t>(work.num_requests, kMostOffloaded))
-                       : options.max_sequences;
+  const int most =
+      work.chooses_sequences
+          ? static_cast<int>(std::min<int64_t>(work.num_requests, plan::kMostSequences))
+          : options.max_sequences;
   Result<MemoryPlan> best = ResourceExhausted("nothing was tried");
   double best_seconds = 0;
   const auto attempt = [&](const Shape& shape) {

@@ -77,8 +77,8 @@ Result<MemoryPlan> PlanSpilled(const model::ModelSpec& spec, LoadOptions options
   const plan::SpilledKv& planned = *options.plan.spilled_kv;
   const BatchWork& work = *options.batch_work;
   if (work.chooses_sequences) {
-    options.max_sequences =
-        static_cast<int>(std::clamp<int64_t>(work.num_requests, 1, planned.sequences));
+    options.max_sequences = static_cast<int>(
+        std::clamp<int64_t>(work.num_requests, 1, std::max(1, options.plan.sequences)));
   }
   if (work.chooses_step_tokens) {
     options.max_step_tokens = std::max(options.max_step_tokens, options.max_sequences);

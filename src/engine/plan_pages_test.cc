@@ -43,8 +43,9 @@ class PlanPages : public testing::Test {
                                     .chooses_sequences = true,
                                     .chooses_step_tokens = true};
     options_.plan.experts_in_memory = 12;
+    options_.plan.sequences = 16;
     options_.plan.spilled_kv =
-        plan::SpilledKv{.sequences = 16, .blocks_in_memory = 5, .buffers = 3, .buffer_blocks = 8};
+        plan::SpilledKv{.blocks_in_memory = 5, .buffers = 3, .buffer_blocks = 8};
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -94,7 +95,7 @@ TEST_F(PlanPages, APlanSaysWhatOfKeysAndValuesLiesOnADisk) {
     const Result<plan::Plan> offered = question.spilled_that_fit(setup, whole, 64, least, share);
     ASSERT_TRUE(offered) << offered.error().message;
     ASSERT_TRUE(offered->spilled_kv);
-    EXPECT_EQ(offered->spilled_kv->sequences, 64);
+    EXPECT_EQ(offered->sequences, 64);
     if (share == 0) {
       EXPECT_EQ(offered->spilled_kv->blocks_in_memory, 0);
     }
@@ -171,7 +172,7 @@ TEST_F(PlanPages, RefusalsSayWhatToChange) {
   other.plan.experts_in_memory.reset();
   EXPECT_THAT(ErrorOf(other), HasSubstr("where one rank reads its experts from one, too"));
   other = options_;
-  other.plan.spilled_kv->sequences = 600;
+  other.plan.sequences = 600;
   other.batch_work->num_requests = 600;
   other.batch_work->chooses_step_tokens = false;
   EXPECT_THAT(ErrorOf(other), HasSubstr("a batch of 600 sequences is out of range"));

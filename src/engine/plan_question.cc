@@ -66,10 +66,12 @@ std::set<int> LargestRanks(const strategy::Layout& layout) {
 
 // What so many sequences of the work that run together ask of a rank.
 LoadOptions OptionsOf(const BatchWork& work, const plan::Plan& plan, int batch, int step_tokens) {
+  BatchWork together = work;
+  together.num_requests = batch;
   return {.context = std::max(2, work.longest),
-          .max_step_tokens = std::max(step_tokens, batch),
+          .max_step_tokens = std::max(plan.step_tokens_or(step_tokens), batch),
           .max_sequences = batch,
-          .batch_work = work,
+          .batch_work = together,
           .plan = plan};
 }
 
@@ -95,8 +97,8 @@ Result<plan::Plan> SpilledThatFit(const model::ModelSpec& spec, const planner::R
   if (!memory) return memory.error();
   plan::Plan plan = options.plan;
   plan.experts_in_memory = memory->num_page_buffers;
-  plan.spilled_kv = plan::SpilledKv{.sequences = options.max_sequences,
-                                    .blocks_in_memory = memory->num_kv_blocks,
+  plan.sequences = options.max_sequences;
+  plan.spilled_kv = plan::SpilledKv{.blocks_in_memory = memory->num_kv_blocks,
                                     .buffers = memory->spill_depth,
                                     .buffer_blocks = memory->spill_part_blocks};
   return plan;

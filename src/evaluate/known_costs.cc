@@ -73,33 +73,14 @@ struct Kept {
 
 Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
                double seconds_per_byte) {
-  const Result<cost::MachineProfile> profile = LoadMachineProfile(path);
-  const Result<hardware::Topology> topology = hardware::ReadTopology();
-  if (!profile && profile.error().kind != ErrorKind::kNotFound) {
-    return {.why_not = profile.error().message};
-  }
-  if (!profile || !topology) return {.why_not = "no profile is kept"};
-  const hardware::Profile& machine = profile->machine;
-  if (machine.cpu_name != topology->cpu_name || machine.isa != request.kernels.name) {
-    return {.why_not = "the kept profile is of another machine or instruction set"};
-  }
   const int num_ranks = request.group.size();
   const int num_threads = request.pool.size();
   const std::string_view weights = kernels::Name(request.weights);
-  const cost::StepCosts* costs = profile->CostsOf(num_ranks, num_threads, weights);
-  if (costs == nullptr) {
-    return {.why_not =
-                fmt::format("the kept profile has no costs of {} with {} each and weights "
-                            "in {}",
-                            FormatCount(static_cast<uint64_t>(num_ranks), "rank"),
-                            FormatCount(static_cast<uint64_t>(num_threads), "thread"), weights)};
-  }
-  if (costs->version != kVersion) {
-    return {.why_not = fmt::format("the kept costs were measured by {}, and this is {}",
-                                   costs->version.empty() ? "an unknown version of convene"
-                                                          : "convene " + costs->version,
-                                   kVersion)};
-  }
+  const Result<cost::MachineProfile> profile = KeptProfile(
+      {.num_ranks = num_ranks, .num_threads = num_threads, .weights = std::string(weights)},
+      request.kernels.name, path);
+  if (!profile) return {.why_not = profile.error().message};
+  const cost::StepCosts* const costs = profile->CostsOf(num_ranks, num_threads, weights);
   const double kept = costs->exchange.lasting_seconds_per_byte();
   if (!(kept > 0)) {
     return {.why_not =
@@ -113,7 +94,7 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
             .is_other_link = true};
   }
   engine::KnownCosts known{.ranks = *costs,
-                           .source = fmt::format("costs measured {}", machine.date)};
+                           .source = fmt::format("costs measured {}", profile->machine.date)};
   if (LocalRankFromLauncher().count == num_ranks) {
     const cost::StepCosts* alone = profile->CostsOf(1, num_ranks * num_threads, weights);
     if (alone != nullptr) known.one_process = *alone;
@@ -187,6 +168,33 @@ void KeepOrSay(const cost::StepCosts& costs, const engine::CostsRequest& request
 }
 
 }  // namespace
+
+Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::string_view isa,
+                                         const std::string& path) {
+  Result<cost::MachineProfile> profile = LoadMachineProfile(path);
+  const Result<hardware::Topology> topology = hardware::ReadTopology();
+  if (!profile && profile.error().kind != ErrorKind::kNotFound) return profile;
+  if (!profile || !topology) return Error{"no profile is kept"};
+  const hardware::Profile& machine = profile->machine;
+  if (machine.cpu_name != topology->cpu_name || machine.isa != isa) {
+    return Error{"the kept profile is of another machine or instruction set"};
+  }
+  const cost::StepCosts* costs =
+      profile->CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
+  if (costs == nullptr) {
+    return Error{fmt::format("the kept profile has no costs of {} with {} each and weights in {}",
+                             FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
+                             FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"),
+                             setup.weights)};
+  }
+  if (costs->version != kVersion) {
+    return Error{fmt::format(
+        "the kept costs were measured by {}, and this is {}",
+        costs->version.empty() ? "an unknown version of convene" : "convene " + costs->version,
+        kVersion)};
+  }
+  return profile;
+}
 
 Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
                                           const KnownCostsOptions& options) {

@@ -5,11 +5,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "cost/machine_profile.h"
 #include "engine/known_costs.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/step_case.h"
+#include "planner/step_pricer.h"
 
 namespace convene::evaluate {
 
@@ -19,6 +22,11 @@ struct KnownCostsOptions {
   std::vector<ModelShape> shapes = {};
   std::vector<StepCase> cases = {};
 };
+
+// The kept profile, if it has costs of such ranks that this version measured on this machine, with
+// this instruction set. Errors: why it does not count.
+Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::string_view isa,
+                                         const std::string& path);
 
 // *Collective*; what rank 0 finds counts. A quick measurement takes some ten seconds; it says so
 // before, and is kept beside what the profile has of this machine (a profile of another machine is

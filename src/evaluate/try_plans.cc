@@ -199,8 +199,9 @@ class Runner {
   }
 
   engine::LoadOptions OptionsOf(size_t index) const {
-    return {.max_step_tokens = question_.step_tokens,
-            .plan = question_.plans[index],
+    const plan::Plan& plan = question_.plans[index];
+    return {.max_step_tokens = plan.step_tokens_or(question_.step_tokens),
+            .plan = plan,
             .record = true,
             .group = group_.size() > 1 ? &group_ : nullptr};
   }

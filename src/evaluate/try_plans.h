@@ -23,7 +23,7 @@ struct TrialQuestion {
   std::vector<plan::Plan> plans = {};
   std::vector<planner::RequestLengths> sequences = {};  // that run together, with their prompts
   int context = 0;             // tokens before a generated one; 0: no decode
-  int step_tokens = 512;       // most tokens of a step of a group of ranks
+  int step_tokens = 512;       // most tokens of a step of a group of ranks, unless a plan says it
   int expand_from_tokens = 0;  // as AttentionRole's: what the prices were made with
   double seconds = 0;          // that runs may take, without loading
   // That loading may take; weights of a plan behind the first are left alone where they would take

@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostExpertsInMemory = 1 << 24;
-constexpr int kMostSequences = 4096;  // as `convene batch --max-batch`
 constexpr int kMostBlocks = 1 << 24;
 constexpr int kMostBuffers = 1 << 12;
 
@@ -25,7 +24,6 @@ struct SpillMember {
   int most;
 };
 constexpr SpillMember kMembers[] = {
-    {"sequences", &SpilledKv::sequences, 1, kMostSequences},
     {"blocks_in_memory", &SpilledKv::blocks_in_memory, 0, kMostBlocks},
     {"buffers", &SpilledKv::buffers, 1, kMostBuffers},
     {"buffer_blocks", &SpilledKv::buffer_blocks, 1, kMostBlocks}};
@@ -51,8 +49,7 @@ nlohmann::ordered_json ToJson(const SpilledKv& spilled) {
 }
 
 Result<SpilledKv> SpilledKvFromJson(const json& value) {
-  constexpr const char* kWords =
-      "sequences, blocks_in_memory, buffers and buffer_blocks (whole numbers)";
+  constexpr const char* kWords = "blocks_in_memory, buffers and buffer_blocks (whole numbers)";
   if (!value.is_object()) return Error{fmt::format("spilled_kv is not an object with {}", kWords)};
   SpilledKv spilled;
   for (const SpillMember& member : kMembers) {
@@ -103,6 +100,10 @@ Status CheckDiskFields(const Plan& plan) {
   if (plan.spilled_kv) {
     const Status can_spill = CanSpill(plan);
     if (!can_spill) return can_spill.error().At("spilled_kv");
+    if (plan.sequences == 0) {
+      return Error{
+          "spilled_kv is of a number of sequences that run together: give \"sequences\", too"};
+    }
   }
   return {};
 }

@@ -230,6 +230,16 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     plan->num_threads = value.get<int>();
     return {};
   }
+  if ((key == "step_tokens" || key == "sequences") && value.is_number_integer()) {
+    const bool are_tokens = key == "step_tokens";
+    const int most = are_tokens ? kMostStepTokens : kMostSequences;
+    if (!IsBetween(value, 1, most)) {
+      return Error{
+          fmt::format("{} of {} are out of range; they must be 1 to {}", key, value.dump(), most)};
+    }
+    (are_tokens ? plan->step_tokens : plan->sequences) = value.get<int>();
+    return {};
+  }
   if ((key == "comm_budget" || key == "host_threads") && value.is_number_integer()) {
     if (!IsBetween(value, 0, kMostCommBudget)) {
       return Error{fmt::format("{} of {} threads is out of range; it must be 0 to {}", key,
@@ -244,8 +254,9 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "spilled_kv") return Assign(SpilledKvFromJson(value), &plan->spilled_kv);
   constexpr const char* kMembers =
       "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, spilled_kv, "
-      "made_for and predicted (objects), alternatives and lines (lists), threads, comm_budget, "
-      "host_threads and experts_in_memory (whole numbers)";
+      "made_for and predicted (objects), alternatives and lines (lists), threads, sequences, "
+      "step_tokens, "
+      "comm_budget, host_threads and experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }
@@ -256,8 +267,8 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
   // Texts came here, and these are none.
   constexpr std::string_view kOthers[] = {
-      "pipeline", "decode",  "made_for",    "predicted",    "alternatives",
-      "lines",    "threads", "comm_budget", "host_threads", "experts_in_memory"};
+      "sequences", "pipeline", "decode",      "made_for",    "predicted",    "alternatives",
+      "lines",     "threads",  "step_tokens", "comm_budget", "host_threads", "experts_in_memory"};
   const bool is_other = std::ranges::find(kOthers, key) != std::end(kOthers);
   return Error{fmt::format("{} is {}; {}", Quote(key), is_other ? "of the wrong kind" : "not known",
                            kMembers)};
@@ -494,6 +505,8 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
                                    {"gemm", Name(plan.gemm)},
                                    {"comm_budget", plan.comm_budget},
                                    {"host_threads", plan.host_threads}};
+  if (plan.sequences > 0) object["sequences"] = plan.sequences;
+  if (plan.step_tokens > 0) object["step_tokens"] = plan.step_tokens;
   if (plan.experts_in_memory) object["experts_in_memory"] = *plan.experts_in_memory;
   if (plan.spilled_kv) object["spilled_kv"] = ToJson(*plan.spilled_kv);
   if (plan.layout.disaggregates) object["strategy"] = Name(StrategyOf(plan.pipeline));

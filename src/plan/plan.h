@@ -26,6 +26,8 @@ enum class GemmChoice { kAuto, kGrouped, kDense };
 inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
 inline constexpr int kMostEpochSteps = 1 << 20;
 inline constexpr int kMostCutFromTokens = 1 << 20;
+inline constexpr int kMostStepTokens = 1 << 16;
+inline constexpr int kMostSequences = 4096;  // that run together
 
 // How a rank gets the experts that it has in decode and not in prefill. It never changes what the
 // way back gives: the bytes of before.
@@ -55,9 +57,8 @@ struct PhaseChange {
 // Keys and values of a batch that lie on a disk but for a part of them (decision 0028), on a rank
 // whose experts are read from one, too.
 struct SpilledKv {
-  int sequences = 1;  // that run together
-  int blocks_in_memory =
-      0;  // of the KV cache; what of these sequences has no room there is spilled
+  // Of the KV cache; what of the plan's sequences has no room there is spilled.
+  int blocks_in_memory = 0;
   // What is read has room in so many buffers, of so many blocks each: those of a part of the step's
   // sequences.
   int buffers = 2;
@@ -81,6 +82,13 @@ struct Plan {
   std::optional<strategy::Layout> decode = {};
   PhaseChange phase_change = {};  // of a plan with decode
   strategy::Pipeline pipeline = {};
+  // Most tokens of a step of each group of ranks; 0: as it is asked for (--chunk). More of them
+  // read the weights less often for long prompts, and take more working memory.
+  int step_tokens = 0;
+  // Most sequences that run together; 0: as it is asked for (--max-batch). More of them read the
+  // weights less often for each, and take more memory for keys and values. Commands that run one
+  // sequence run one.
+  int sequences = 0;
   // Steps of fewer tokens, over all groups of ranks, are neither cut into chunks nor into
   // micro-batches: those of generated tokens read weights once for each, and have little else to
   // do. Not of a layout that disaggregates, whose steps have lines.
@@ -100,12 +108,13 @@ struct Plan {
   // do not fit, as many as there is room for.
   std::optional<int> experts_in_memory = {};
   // With experts_in_memory, of a batch on one rank. Unset: keys and values stay in memory, or as
-  // `convene batch` chooses for its requests.
+  // `convene batch` chooses for its requests. With `sequences`, which blocks and buffers are for.
   std::optional<SpilledKv> spilled_kv = {};
   std::string weights = {};  // their format, bf16, int8, int4 or f32; empty: as it is asked for
   int num_threads = 0;       // of each rank; 0: its share of the cores
   std::optional<MadeFor> made_for = {};
 
+  int step_tokens_or(int usual) const { return step_tokens > 0 ? step_tokens : usual; }
   // Whether experts move between the phases.
   bool changes_layout() const { return decode && *decode != layout; }
   // Whether they come to decode from a backup in int4.

@@ -94,11 +94,11 @@ TEST(Plan, IsReadAsItIsWritten) {
 TEST(Plan, SaysWhatOfKeysAndValuesLiesOnADisk) {
   Plan plan;
   plan.experts_in_memory = 448;
-  plan.spilled_kv =
-      SpilledKv{.sequences = 256, .blocks_in_memory = 100, .buffers = 9, .buffer_blocks = 64};
+  plan.sequences = 256;
+  plan.spilled_kv = SpilledKv{.blocks_in_memory = 100, .buffers = 9, .buffer_blocks = 64};
   const nlohmann::ordered_json json = ToJson(plan);
   EXPECT_EQ(json["spilled_kv"].dump(),
-            R"({"sequences":256,"blocks_in_memory":100,"buffers":9,"buffer_blocks":64})");
+            R"({"blocks_in_memory":100,"buffers":9,"buffer_blocks":64})");
   const Result<Plan> read = PlanFromJson(nlohmann::json::parse(json.dump()));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, plan);
@@ -145,19 +145,21 @@ TEST(Plan, RefusalsSayWhatIsWrong) {
     return Complaint(
         fmt::format(R"({{"version": 1{}, "spilled_kv": {}}})", before, members).c_str());
   };
-  const char* all = R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2, "buffer_blocks": 16})";
+  const char* all = R"({"blocks_in_memory": 0, "buffers": 2, "buffer_blocks": 16})";
   EXPECT_THAT(spilled("", all), StartsWith("spilled_kv: keys and values lie on a disk where one"));
   EXPECT_THAT(
       spilled(R"(, "layout": "attention=dp2,experts=ep2", "experts_in_memory": 8)", all),
       StartsWith("spilled_kv: keys and values lie on a disk where one rank reads its experts"));
-  EXPECT_THAT(spilled("", "8"), StartsWith("spilled_kv is not an object with sequences, "));
-  EXPECT_THAT(spilled("", R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2})"),
+  EXPECT_THAT(spilled("", "8"), StartsWith("spilled_kv is not an object with blocks_in_memory, "));
+  EXPECT_THAT(spilled("", R"({"blocks_in_memory": 0, "buffers": 2})"),
               StartsWith("spilled_kv has no buffer_blocks, or it is no whole number; "));
-  EXPECT_EQ(spilled("", R"({"sequences": 4097})"),
-            "spilled_kv.sequences of 4097 is out of range; it must be 1 to 4096");
-  EXPECT_THAT(spilled("", R"({"sequences": 8, "blocks_in_memory": 0, "buffers": 2,)"
+  EXPECT_EQ(spilled("", R"({"blocks_in_memory": -1})"),
+            "spilled_kv.blocks_in_memory of -1 is out of range; it must be 0 to 16777216");
+  EXPECT_EQ(spilled(R"(, "experts_in_memory": 8)", all),
+            "spilled_kv is of a number of sequences that run together: give \"sequences\", too");
+  EXPECT_THAT(spilled("", R"({"blocks_in_memory": 0, "buffers": 2,)"
                           R"( "buffer_blocks": 16, "share": 1})"),
-              StartsWith("spilled_kv.\"share\" is not known; there are sequences, "));
+              StartsWith("spilled_kv.\"share\" is not known; there are blocks_in_memory, "));
   EXPECT_THAT(Complaint(R"({"version": 1, "layout": "attention=dp2,experts=ep2",)"
                         R"( "made_for": {"model": "0123456789abcdef", "ranks": 1}})"),
               StartsWith("made_for says 1 rank, and the layout attention=dp2,experts=ep2 is of 2"));
@@ -327,6 +329,32 @@ TEST(Plan, SaysFromHowManyTokensOnStepsAreCut) {
     ASSERT_FALSE(refused.ok()) << text;
     EXPECT_NE(refused.error().message.find("leave from_tokens out"), std::string::npos);
   }
+}
+
+TEST(Plan, SaysHowManySequencesRunTogether) {
+  const Result<Plan> plan = PlanFromJson({{"version", 1}, {"sequences", 64}});
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->sequences, 64);
+  EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
+  EXPECT_FALSE(ToJson(Plan{}).contains("sequences"));
+  for (const int sequences : {0, -1, kMostSequences + 1}) {
+    EXPECT_FALSE(PlanFromJson({{"version", 1}, {"sequences", sequences}}).ok());
+  }
+}
+
+TEST(Plan, SaysHowManyTokensAStepHas) {
+  const Result<Plan> plan = PlanFromJson({{"version", 1}, {"step_tokens", 2048}});
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->step_tokens_or(512), 2048);
+  EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
+  EXPECT_EQ(Plan{}.step_tokens_or(512), 512);
+  EXPECT_FALSE(ToJson(Plan{}).contains("step_tokens"));
+  for (const int tokens : {0, -1, kMostStepTokens + 1}) {
+    const Result<Plan> refused = PlanFromJson({{"version", 1}, {"step_tokens", tokens}});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("must be 1 to"), std::string::npos);
+  }
+  EXPECT_FALSE(PlanFromJson({{"version", 1}, {"step_tokens", "many"}}).ok());
 }
 
 nlohmann::json Disaggregated(const nlohmann::json& more = nlohmann::json::object()) {

@@ -22,6 +22,7 @@ struct Asked {
     }
     question.formats = formats;
     question.num_ranks = ranks.back();
+    question.constraints.keeps_step_tokens = true;  // tests of these let them be chosen
     question.memory_of = [](const RankSetup& setup, const plan::Plan& plan,
                             int batch) -> Result<RankMemory> {
       const uint64_t bits = setup.weights == "bf16" ? 16 : setup.weights == "int8" ? 8 : 4;

@@ -25,6 +25,7 @@ struct AskedOfPass {
     profile.steps = {costs};
     question.num_ranks = num_ranks;
     question.constraints.num_ranks = num_ranks;
+    question.constraints.keeps_step_tokens = true;
     question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
       return RankMemory{.weights_bytes = 1};
     };

@@ -66,7 +66,8 @@ struct AskedOfTurns {
     layout.disaggregates = true;
     question.num_ranks = layout.num_ranks();
     question.step_tokens = 8192;
-    question.constraints = {.num_ranks = layout.num_ranks(), .layout = layout};
+    question.constraints = {
+        .num_ranks = layout.num_ranks(), .layout = layout, .keeps_step_tokens = true};
     question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
       return RankMemory{.weights_bytes = 1};
     };

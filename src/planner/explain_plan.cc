@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/plain_number.h"
+#include "planner/plan_system.h"
 #include "planner/where_plan_wins.h"
 
 namespace convene::planner {
@@ -89,27 +90,11 @@ constexpr int kMostNotAllowed = 2;
 // What differs from the chosen plan in its parts alone, and by no more than this, tells nothing.
 constexpr double kCopy = 0.002;
 
-// Ways to divide the work that people know by name, and look for.
-enum class System { kOneRank, kTensor, kExpert, kSliced, kHybrid, kDisaggregated, kLayers };
-constexpr int kNumSystems = 7;
-
-System SystemOf(const Candidate& candidate) {
-  const strategy::Layout& layout = candidate.plan.layout;
-  const int num_ranks = candidate.setup.num_ranks;
-  if (num_ranks == 1) return System::kOneRank;
-  if (layout.disaggregates) return System::kDisaggregated;
-  if (layout.stages > 1) return System::kLayers;
-  if (candidate.plan.changes_layout()) return System::kHybrid;
-  if (layout.expert_tp == 1) return System::kExpert;
-  const bool cuts_all = layout.attention_tp == num_ranks && layout.expert_tp == num_ranks;
-  return cuts_all ? System::kTensor : System::kSliced;
-}
-
 // Of each system but that of the chosen plan the best with weights as there, one that may be chosen
 // before others. In the order of the answer.
 std::vector<int> BestOfSystems(const PlanAnswer& answer) {
   const Candidate& chosen = answer.candidates[answer.chosen];
-  std::array<int, kNumSystems> best;
+  std::array<int, kNumPlanSystems> best;
   best.fill(-1);
   for (int i = 0; i < std::ssize(answer.candidates); ++i) {
     const Candidate& one = answer.candidates[i];

@@ -30,6 +30,7 @@ struct AskedOfHybrid {
     question.num_ranks = 2;
     question.allowed.layout = true;
     question.passes_off = {"pipelines", "micro_batches", "heads"};  // hide exchanges, or gain more
+    question.constraints.keeps_step_tokens = true;
     question.memory_of = [this](const RankSetup&, const plan::Plan& plan,
                                 int) -> Result<RankMemory> {
       const bool has_both = plan.decode && plan.phase_change.keeps_both;

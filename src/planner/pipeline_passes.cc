@@ -74,10 +74,11 @@ void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const i
 }
 
 // Of a step of prefill, of which chunks are cut: new tokens of each group of ranks.
-int TokensPerGroup(const PlanQuestion& question, const strategy::Roles& roles) {
+int TokensPerGroup(const PlanQuestion& question, const plan::Plan& plan) {
   const double all = question.workload.batch * question.workload.mean_prompt_tokens();
-  return static_cast<int>(
-      std::clamp(all / roles.num_groups(), 1.0, static_cast<double>(question.step_tokens)));
+  const int num_groups = strategy::Roles(plan.layout).num_groups();
+  return static_cast<int>(std::clamp(
+      all / num_groups, 1.0, static_cast<double>(plan.step_tokens_or(question.step_tokens))));
 }
 
 // Cuts are the same in all layers. Empty: all experts are alike.
@@ -139,7 +140,7 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
       .spec = question.spec,
       .roles = roles,
       .bytes = question.bytes_of(plain->setup.weights, plain->plan.wire),
-      .tokens_per_group = TokensPerGroup(question, roles),
+      .tokens_per_group = TokensPerGroup(question, plain->plan),
       .shares = MeanOf(SharesOf(question.workload.routing, question.spec))};
   const ChunkCut cut = best->plan.pipeline.cut;
   const Result<ClosedForm> form = FitClosedForm(asked, search.PricerOf(plain->setup), cut);
@@ -236,7 +237,7 @@ void AddCuts(PlanSearch& search) {
     const cost::ExpertShares mean = MeanOf(shares);
     const ExpertStep step = {.spec = question.spec,
                              .roles = roles,
-                             .tokens_per_group = TokensPerGroup(question, roles),
+                             .tokens_per_group = TokensPerGroup(question, base.plan),
                              .shares = mean};
     for (std::vector<double>& cuts : CutsToTry(step, base.plan.pipeline)) {
       Candidate candidate = base;
@@ -259,7 +260,8 @@ void AddMicroBatches(PlanSearch& search) {
     }
     const auto same = std::find_if(bases.begin(), bases.end(), [&](const Candidate& other) {
       return other.plan.pipeline.chunks > 1 && other.setup == base.setup &&
-             other.plan.layout == base.plan.layout && other.plan.wire == base.plan.wire;
+             other.plan.layout == base.plan.layout && other.plan.wire == base.plan.wire &&
+             other.plan.step_tokens == base.plan.step_tokens;
     });
     if (same == bases.end()) {
       bases.push_back(base);

@@ -52,6 +52,8 @@ std::set<std::string> FieldsOfPlans() {
   const Plan whole{.layout = {.attention_dp = 2, .expert_ep = 2},
                    .decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2},
                    .pipeline = {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.5}},
+                   .step_tokens = 1024,
+                   .sequences = 8,
                    .cut_from_tokens = 64,
                    .experts_in_memory = 4,
                    .spilled_kv = plan::SpilledKv{},
@@ -76,7 +78,7 @@ std::string ScheduleOf(const json& object) {
                         const std::optional<strategy::ExpertLoads>& loads = {}) {
     strategy::StepOptions options{.roles = layout, .pipeline = read->pipeline, .loads = loads};
     if (read->spilled_kv) {
-      const int sequences = read->spilled_kv->sequences;
+      const int sequences = read->sequences;
       options.spilled_kv =
           SpilledStepOf(*read->spilled_kv, sequences * BlocksOfSequence(/*num_tokens=*/200),
                         DecodeStep(sequences, /*context=*/180, /*prompt_tokens=*/180, layout));
@@ -109,7 +111,7 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"decode.transition", {{"decode", {{"experts", "tp2"}, {"transition", "int4"}}}}},
       {"pipeline.order", {{"pipeline", {{"order", "aass"}}}}},
       {"strategy", {{"strategy", "pppipe"}}},
-      {"spilled_kv.sequences", {{"spilled_kv", {{"sequences", 64}}}}},
+      {"sequences", {{"sequences", 64}}},
       {"spilled_kv.blocks_in_memory", {{"spilled_kv", {{"blocks_in_memory", 40}}}}},
       {"spilled_kv.buffers", {{"spilled_kv", {{"buffers", 3}}}}},
       {"spilled_kv.buffer_blocks", {{"spilled_kv", {{"buffer_blocks", 16}}}}}};
@@ -117,8 +119,8 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"layout", "attention=dp1,experts=ep1"},
       {"pipeline", nullptr},
       {"experts_in_memory", 4},
-      {"spilled_kv",
-       {{"sequences", 32}, {"blocks_in_memory", 20}, {"buffers", 2}, {"buffer_blocks", 8}}}};
+      {"sequences", 32},
+      {"spilled_kv", {{"blocks_in_memory", 20}, {"buffers", 2}, {"buffer_blocks", 8}}}};
   const json apart = {{"layout", "attention=dp1,experts=ep1,disaggregate"},
                       {"pipeline", {{"chunks", 1}, {"cut", "tokens"}, {"micro_batches", 2}}},
                       {"strategy", "fine"}};
@@ -127,7 +129,7 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"decode.transition", {{"decode", {{"experts", "tp2"}}}}},
       {"pipeline.order", apart},
       {"strategy", apart},
-      {"spilled_kv.sequences", spilled},
+      {"sequences", spilled},
       {"spilled_kv.blocks_in_memory", spilled},
       {"spilled_kv.buffers", spilled},
       {"spilled_kv.buffer_blocks", spilled}};
@@ -140,6 +142,7 @@ TEST(PlanFields, EachChangesTheScheduleOrIsCheckedWhereItActs) {
       {"pipeline.cuts", "strategy's expert_cuts_test: which experts a chunk has"},
       {"wire", "golden_ranks_wire_test: bytes that are sent"},
       {"gemm", "ForwardContextTest.ExpertsAreOneAfterTheOtherFromSoManyRowsEachOn"},
+      {"step_tokens", "LoadedModel.APlanSaysHowManyTokensAStepHas"},
       {"comm_budget", "ForwardContextTest.ProductsLeaveThreadsToExchangesThatAreUnderWay"},
       {"host_threads", "LoadedModel.ThreadsOfTheHostLaneAreTakenFromThoseThatCompute"},
       {"experts_in_memory", "LoadedModel.APlanSaysHowManyExpertsStayInMemory"},

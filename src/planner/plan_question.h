@@ -62,6 +62,8 @@ struct Constraints {
   std::optional<plan::DisaggregatedStrategy> strategy = {};
   std::optional<strategy::AttentionOrder> order = {};
   std::optional<plan::Wire> wire = {};
+  // Steps have PlanQuestion::step_tokens: no plan has a number of its own.
+  bool keeps_step_tokens = false;
   // Weights lie there as matrices that cannot be cut (a packed directory): plans that divide heads
   // or slice experts cannot run. PlanQuestion::memory_of says so.
   bool whole_matrices = false;
@@ -71,8 +73,10 @@ struct PlanQuestion {
   const model::ModelSpec& spec;
   const Workload& workload;
   const PricerSource& source;
-  int num_ranks = 1;      // that there are; fewer may be used
-  int step_tokens = 512;  // most tokens of a step of one group of ranks
+  int num_ranks = 1;  // that there are; fewer may be used
+  // Most tokens of a step of one group of ranks, of plans that do not say it themselves
+  // (plan::Plan::step_tokens).
+  int step_tokens = 512;
   // Formats of weights that may be used, the most precise first. The first that fits memory is
   // taken, or with `allowed.weights` the one that is fastest.
   std::vector<std::string> formats = {"bf16"};
@@ -109,6 +113,9 @@ struct PlanQuestion {
 
   std::vector<std::string> passes_off = {};  // names of passes
 };
+
+// The same question of another workload, which it refers to.
+PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload);
 
 // Predicted of a plan for the workload.
 struct PlanFigures {

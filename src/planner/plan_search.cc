@@ -35,7 +35,7 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
   return std::tuple(!is_present, candidate.setup.num_ranks > 1,
                     plan.changes_layout() || plan.layout.disaggregates,
                     plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
-                    plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
+                    plan.step_tokens > 0, plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
                     plan.pipeline.micro_batches > 1, plan.cut_from_tokens > 0, !is_usual,
                     candidate.setup.num_ranks);
 }
@@ -113,9 +113,10 @@ std::string WordsOfStrategy(const plan::Plan& plan) {
 }
 
 // ", keys and values of 256 sequences on the disk but for 64 blocks"
-std::string WordsOf(const plan::SpilledKv& spilled) {
+std::string WordsOfSpilled(const plan::Plan& plan) {
+  const plan::SpilledKv& spilled = *plan.spilled_kv;
   std::string text = fmt::format(", keys and values of {} on the disk",
-                                 FormatCount(static_cast<uint64_t>(spilled.sequences), "sequence"));
+                                 FormatCount(static_cast<uint64_t>(plan.sequences), "sequence"));
   if (spilled.blocks_in_memory == 0) return text;
   return text + fmt::format(" but for {}",
                             FormatCount(static_cast<uint64_t>(spilled.blocks_in_memory), "block"));
@@ -216,7 +217,7 @@ void PlanSearch::Price(Candidate& candidate) {
   if (is_unknown && !CheckMemory(candidate)) return;
   Result<PlanFigures> figures = FiguresOf(candidate.setup, candidate.plan, question_.workload);
   if (!figures) return Reject(candidate, figures.error().message);
-  if (candidate.plan.spilled_kv) candidate.plan.spilled_kv->sequences = figures->batch;
+  if (candidate.plan.spilled_kv) candidate.plan.sequences = figures->batch;
   if (figures->batch != question_.workload.batch && question_.memory_of) {
     const auto memory = question_.memory_of(candidate.setup, candidate.plan, figures->batch);
     if (!memory) return Reject(candidate, memory.error().message);
@@ -294,7 +295,7 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .pipeline = plan.pipeline,
       .cut_from_tokens = plan.cut_from_tokens,
       .bytes = question_.bytes_of(setup.weights, plan.wire),
-      .step_tokens = question_.step_tokens,
+      .step_tokens = plan.step_tokens_or(question_.step_tokens),
       .changes_layout = plan.changes_layout(),
       .phase_change = plan.phase_change,
       .round_trip = *round_trip,
@@ -381,7 +382,7 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   if (!is_decode) {
     // Sorted by rows: the last one has the most.
     TypicalStep largest = PrefillStepsOf(question_.spec, TypicalSequences(workload, workload.batch),
-                                         roles, question_.step_tokens)
+                                         roles, plan.step_tokens_or(question_.step_tokens))
                               .back();
     draws_encoder = !largest.inputs.empty();
     groups = draws_encoder ? std::move(largest.inputs) : std::move(largest.groups);
@@ -476,7 +477,11 @@ std::string Describe(const Candidate& candidate) {
                         FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"),
                         setup.num_ranks > 1 ? "of each " : "");
   }
-  if (plan.spilled_kv) text += WordsOf(*plan.spilled_kv);
+  if (plan.spilled_kv) text += WordsOfSpilled(plan);
+  if (plan.step_tokens > 0) {
+    text += fmt::format(", steps of at most {}",
+                        FormatCount(static_cast<uint64_t>(plan.step_tokens), "token"));
+  }
   if (setup.num_ranks == 1) return text;
   text += ", " + plan::ToText(plan.layout);
   if (plan.decode) {

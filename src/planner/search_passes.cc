@@ -13,10 +13,11 @@
 #include "planner/disaggregated_pass.h"
 #include "planner/disaggregated_turns.h"
 #include "planner/hybrid_pass.h"
+#include "planner/paged_plans.h"
 #include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
 #include "planner/share_pass.h"
-#include "planner/spilled_steps.h"
+#include "planner/step_sizes_pass.h"
 
 namespace convene::planner {
 namespace {
@@ -155,26 +156,9 @@ void CheckMemory(PlanSearch& search) {
   }
 }
 
-// The same with keys and values of the batch on the disk, too, which leaves room for more experts
-// and more sequences; prices say whether that is better than where they stay in memory.
-void AddSpilled(PlanSearch& search, const Candidate& whole) {
-  const PlanQuestion& question = search.question();
-  // Who comes one by one, and how many of them, is not known ahead.
-  const bool is_stream = question.workload.arrival_rate > 0;
-  if (!question.spilled_that_fit || is_stream || whole.setup.num_ranks > 1) return;
-  const int batch = question.workload.batch;
-  for (const double share : kKvShares) {
-    const Result<plan::Plan> plan =
-        question.spilled_that_fit(whole.setup, whole.plan, batch, whole.memory_limit, share);
-    // Then experts do not fit beside keys and values in memory either, which was said.
-    if (!plan) continue;
-    Candidate* const added =
-        search.Add({.setup = whole.setup, .plan = *plan, .memory_limit = whole.memory_limit});
-    if (added != nullptr) search.CheckMemory(*added);
-  }
-}
-
-// Ranks whose weights do not fit, with as many experts of each in memory as there is room for.
+// Ranks whose weights do not fit, with as many experts of each in memory as there is room for; and
+// with keys and values of the batch on the disk, too, which leaves room for more experts and more
+// sequences. Prices say whether that is better.
 void AddPaged(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   if (!question.experts_that_fit) return;
@@ -184,15 +168,19 @@ void AddPaged(PlanSearch& search) {
     if (whole.rejected_by != "memory" || whole.memory_limit == 0 || !plan::CanPage(whole.plan)) {
       continue;
     }
-    const int batch = question.workload.batch;
-    const Result<int> experts =
-        question.experts_that_fit(whole.setup, whole.plan, batch, whole.memory_limit);
+    const PagedPlans plans = PagedPlansOf(question, whole.setup, whole.plan,
+                                          question.workload.batch, whole.memory_limit);
     Candidate paged{.setup = whole.setup, .plan = whole.plan, .memory_limit = whole.memory_limit};
-    paged.plan.experts_in_memory = experts ? *experts : 1;
+    paged.plan.experts_in_memory = 1;
+    if (plans.experts) paged.plan = *plans.experts;
     Candidate* const added = search.Add(std::move(paged));
-    if (added != nullptr && !experts) search.Reject(*added, experts.error().message);
-    if (added != nullptr && experts) search.CheckMemory(*added);
-    AddSpilled(search, whole);
+    if (added != nullptr && !plans.experts) search.Reject(*added, plans.experts.error().message);
+    if (added != nullptr && plans.experts) search.CheckMemory(*added);
+    for (const plan::Plan& spilled : plans.spilled) {
+      Candidate* const one =
+          search.Add({.setup = whole.setup, .plan = spilled, .memory_limit = whole.memory_limit});
+      if (one != nullptr) search.CheckMemory(*one);
+    }
   }
 }
 
@@ -419,29 +407,6 @@ void RefineDisaggregated(PlanSearch& search) {
 // no figures, so that no pass looked for pipelines of it, by which it would.
 constexpr size_t kMostSoonest = 8;
 
-// The same question of another workload.
-PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload) {
-  return {.spec = question.spec,
-          .workload = workload,
-          .source = question.source,
-          .num_ranks = question.num_ranks,
-          .step_tokens = question.step_tokens,
-          .formats = question.formats,
-          .expand_from_tokens = question.expand_from_tokens,
-          .one_host = question.one_host,
-          .allowed = question.allowed,
-          .constraints = question.constraints,
-          .present = question.present,
-          .memory_of = question.memory_of,
-          .experts_that_fit = question.experts_that_fit,
-          .spilled_that_fit = question.spilled_that_fit,
-          .memory_per_rank = question.memory_per_rank,
-          .rank_memory = question.rank_memory,
-          .bytes_of = question.bytes_of,
-          .clock = question.clock,
-          .passes_off = question.passes_off};
-}
-
 void AddSoonestBy(PlanSearch& search, Objective objective) {
   Workload workload = search.question().workload;
   workload.objective = objective;
@@ -492,6 +457,8 @@ constexpr SearchPass kPasses[] = {
      AddDisaggregatedPlans},
     {"turns", "their micro-batches, chunks and order, from what was proposed to the best by price",
      RefineDisaggregated},
+    {"step_sizes", "steps of prefill with more tokens, which read the weights less often",
+     AddStepSizes},
     {"bound", "spares the search for pipelines what could not win by one", PruneByBound},
     {"pipelines", "the experts' work in chunks of tokens or experts", AddPipelines},
     {"cuts", "chunks of experts that end where expected work and bytes say", AddCuts},

@@ -31,6 +31,7 @@ struct Unlike {
     profile.steps = {costs};
     question.num_ranks = 2;
     question.allowed.layout = true;
+    question.constraints.keeps_step_tokens = true;
     question.memory_of = [](const RankSetup&, const plan::Plan&, int) -> Result<RankMemory> {
       return RankMemory{.weights_bytes = 1};
     };

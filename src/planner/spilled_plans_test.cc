@@ -50,8 +50,8 @@ struct AskedOfABatch : Asked {
       if (bytes < kBlockBytes + 16 * kPageBytes) return ResourceExhausted("too little");
       const uint64_t left = bytes - kBlockBytes - 16 * kPageBytes;
       plan::Plan spilled = plan;
+      spilled.sequences = sequences;
       spilled.spilled_kv = plan::SpilledKv{
-          .sequences = sequences,
           .blocks_in_memory = static_cast<int>(kv_share * static_cast<double>(left) / kBlockBytes),
           .buffers = 2,
           .buffer_blocks = 32};
@@ -102,7 +102,7 @@ TEST(SpilledPlans, AnswerABatchWhoseKeysAndValuesDoNotFit) {
   const Candidate& chosen = ChosenOf(*answer);
   ASSERT_TRUE(chosen.plan.spilled_kv);
   EXPECT_EQ(chosen.added_by, "paging");
-  EXPECT_EQ(chosen.plan.spilled_kv->sequences, 64);
+  EXPECT_EQ(chosen.plan.sequences, 64);
   EXPECT_LE(chosen.memory.total(), chosen.memory_limit);
   EXPECT_THAT(Describe(chosen), HasSubstr("keys and values of 64 sequences on the disk"));
   EXPECT_EQ(chosen.figures->batch, 64);
@@ -161,8 +161,9 @@ TEST(SpilledPlans, LeaveKeysAndValuesInMemoryWhereOthersMoveAsMuch) {
                                              int batch, uint64_t bytes, double) {
     plan::Plan spilled = plan;
     spilled.experts_in_memory = *asked.question.experts_that_fit(setup, plan, batch, bytes);
-    spilled.spilled_kv = plan::SpilledKv{
-        .sequences = batch, .blocks_in_memory = batch * 4 - 1, .buffers = 2, .buffer_blocks = 32};
+    spilled.sequences = batch;
+    spilled.spilled_kv =
+        plan::SpilledKv{.blocks_in_memory = batch * 4 - 1, .buffers = 2, .buffer_blocks = 32};
     return Result<plan::Plan>(spilled);
   };
   const PlanAnswer answer = Search(asked);

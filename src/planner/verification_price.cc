@@ -47,7 +47,7 @@ double RunSeconds(const PlanQuestion& question, const Candidate& candidate, int 
   double num_all = 0;
   for (const TypicalStep& step :
        PrefillStepsOf(question.spec, TypicalSequences(question.workload, candidate.figures->batch),
-                      roles, question.step_tokens)) {
+                      roles, candidate.plan.step_tokens_or(question.step_tokens))) {
     if (!(step.count > 0)) continue;
     num_run += 1;
     num_all += step.count;

@@ -127,6 +127,10 @@ Status ReadMember(const std::string& key, const json& value, WorkloadFile* file)
   if (key == "gen_tokens") return Assign(LengthOf(value, key.c_str()), &lengths.gen_tokens);
   if (key == "trace") return Assign(PathOf(value, "trace"), &file->trace_path);
   if (key == "batch") return Assign(WholeOf(value, "batch", 1, kMostSequences), &workload.batch);
+  if (key == "num_requests") {
+    return Assign(WholeOf(value, "num_requests", 1, static_cast<int>(kMostRequests)),
+                  &workload.num_requests);
+  }
   if (key == "arrival_rate") {
     return Assign(NumberOf(value, "arrival_rate", 1e-9, kMostRate), &workload.arrival_rate);
   }
@@ -136,9 +140,10 @@ Status ReadMember(const std::string& key, const json& value, WorkloadFile* file)
     if (!value.is_string()) return Error{"\"objective\" is not a text"};
     return Assign(ObjectiveFromName(value.get<std::string>()), &workload.objective);
   }
-  return UnknownKey(key,
-                    "version, prompt_tokens, gen_tokens, trace, batch, arrival_rate, routing, "
-                    "objective and limits");
+  return UnknownKey(
+      key,
+      "version, prompt_tokens, gen_tokens, trace, batch, num_requests, arrival_rate, routing, "
+      "objective and limits");
 }
 
 // 0 where it is none.
@@ -248,11 +253,14 @@ Result<WorkloadFile> WorkloadFromJson(const json& object) {
     return Error{
         "a workload has either \"prompt_tokens\" and \"gen_tokens\", or a \"trace\" with both"};
   }
-  if (object.contains("batch") && object.contains("arrival_rate")) {
+  const bool has_requests = object.contains("num_requests");
+  if (int{object.contains("batch")} + int{object.contains("arrival_rate")} + int{has_requests} >
+      1) {
     return Error{
-        "a workload has either a \"batch\" or an \"arrival_rate\", which then decides how many "
-        "sequences run together"};
+        "a workload has either a \"batch\", or \"num_requests\" or an \"arrival_rate\", which then "
+        "decide how many sequences run together"};
   }
+  if (has_requests) file.workload.batch = kUsualSequences;
   return file;
 }
 
@@ -311,6 +319,12 @@ Status CheckWorkload(const Workload& workload, const model::ModelSpec& spec) {
         "limits are of the objective goodput, and the objective is {}: add --objective goodput (in "
         "a workload's file \"objective\": \"goodput\"), or leave the limits out",
         Name(workload.objective))};
+  }
+  if (workload.num_requests > 0 && workload.objective != Objective::kThroughput) {
+    return Error{fmt::format(
+        "how many of {} requests run together is chosen for their throughput, and the objective is "
+        "{}: give --batch (\"batch\" in a workload's file) in place of the number of requests",
+        workload.num_requests, Name(workload.objective))};
   }
   const bool needs_steps =
       workload.objective == Objective::kTimePerToken || workload.limits.time_per_token > 0;

@@ -17,6 +17,7 @@ namespace convene::planner {
 inline constexpr int kMostTokens = 1 << 24;     // of a prompt or an answer
 inline constexpr int kMostSequences = 1 << 16;  // that run together
 inline constexpr size_t kMostRequests = 1 << 20;
+inline constexpr int kUsualSequences = 32;  // of `convene batch`
 
 struct RequestLengths {
   int prompt_tokens = 0;
@@ -56,7 +57,11 @@ struct Routing {
 
 struct Workload {
   std::vector<RequestLengths> requests = {{512, 64}};  // one: all are alike
-  int batch = 1;                                       // sequences that run together
+  // Sequences that run together; with num_requests, those that usually do.
+  int batch = 1;
+  // Requests that are all there at once, of which as many run together as are answered soonest
+  // (sequences_together.h); 0: `batch`.
+  int num_requests = 0;
   double arrival_rate = 0;  // requests per second, which then decide how many run together; 0: none
   Routing routing = {};
   Objective objective = Objective::kThroughput;
@@ -81,7 +86,8 @@ struct WorkloadFile {
 // {"version": 1, "prompt_tokens": 512, "gen_tokens": 64, "batch": 8}, where
 // - "prompt_tokens" and "gen_tokens" may be {"mean": 512}: all requests are taken to be that long;
 // - "trace": "FILE.csv" stands in place of both;
-// - "arrival_rate": 2.5 (requests per second) stands in place of "batch";
+// - "num_requests": 1000 (that are all there at once) stands in place of "batch";
+// - "arrival_rate": 2.5 (requests per second) does, too;
 // - "routing" is {"recorded": "FILE.json"} or {"skew": 0.6, "experts": 8};
 // - "objective" is throughput (default), ttft, time_per_token or goodput, and "limits"
 //   {"ttft_s": 1, "time_per_token_s": 0.05} are what goodput keeps.

@@ -62,6 +62,25 @@ grep -q 'int8 weights' "$work/out" && grep -q ', 1 thread,' "$work/out" || fail 
 "$convene" run models/demo --prompt x --max-tokens 1 --plan "$work/int8.json" --gemm dense >/dev/null 2>"$work/err" || fail "run --plan"
 grep -qF "plan: $work/int8.json, but for what was given beside it (--gemm)" "$work/err" || fail "options beside a plan: $(cat "$work/err")"
 
+# So do its step tokens and the number of sequences that run together, of commands that run several.
+echo '{"version": 1, "step_tokens": 64, "sequences": 3}' >"$work/steps.json"
+for line in "64" "128 --chunk 128"; do
+  read -r tokens more <<<"$line"
+  # shellcheck disable=SC2086
+  "$convene" bench models/demo -p 8 -n 2 --batch 1 --repeat 1 --plan "$work/steps.json" $more >"$work/out" 2>"$work/err" || fail "bench: $line"
+  grep -q "steps of at most $tokens tokens" "$work/out" || fail "step tokens of a plan, $line: $(cat "$work/out")"
+done
+grep -qF "but for what was given beside it (--chunk)" "$work/err" || fail "--chunk beside a plan: $(cat "$work/err")"
+seq 1 5 | sed 's/.*/{"custom_id": "&", "prompt": "Once", "max_tokens": 4}/' >"$work/five.jsonl"
+for line in "3 --plan $work/steps.json" "2 --plan $work/steps.json --max-batch 2" "32"; do
+  read -r together more <<<"$line"
+  rm -f "$work/five.out"
+  # shellcheck disable=SC2086
+  "$convene" batch models/demo --input "$work/five.jsonl" --output "$work/five.out" --json "$work/five.json" $more >/dev/null 2>"$work/err" ||
+    fail "batch: $line: $(cat "$work/err")"
+  grep -q "\"max_batch\": $together,$" "$work/five.json" || fail "sequences of a plan, $line: $(cat "$work/five.json")"
+done
+
 refuses() { # MESSAGE N ARGUMENTS...
   local message=$1 n=$2; shift 2
   status=0
