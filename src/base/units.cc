@@ -41,7 +41,10 @@ Result<uint64_t> ParseBytes(std::string_view text) {
   for (const auto& [name, bytes] : kUnits) {
     if (unit != name) continue;
     const double size_bytes = value * bytes;
-    if (!(size_bytes >= 1 && size_bytes < 0x1p63)) return none;
+    if (!(size_bytes >= 1)) return none;
+    if (size_bytes >= 0x1p63) {
+      return Error{fmt::format("{} is more memory than a program can have", Quote(text))};
+    }
     return static_cast<uint64_t>(size_bytes);
   }
   return none;

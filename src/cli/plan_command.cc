@@ -83,7 +83,7 @@ std::string CommandOf(const PlanReport& report) {
 
 std::string CommandOf(const PlanReport& report, const Candidate& chosen,
                       const std::string& plan_path) {
-  if (report.costs.device) return "";
+  if (report.costs.device && chosen.setup.num_ranks > 1) return "";
   if (plan_path.empty() && !OptionsSay(chosen.plan)) return "";
   const int num_ranks = chosen.setup.num_ranks;
   // convene divides a host's cores among its ranks itself; one process lays its weights on all
@@ -98,10 +98,12 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
   const bool serves = report.use == PlanUse::kServe;
   line += fmt::format(" {} {}", serves ? "serve" : "batch", ShellWord(report.model));
   if (!plan_path.empty()) {
-    line += " --plan " + ShellWord(plan_path);
+    line += " --plan " + ShellWord(plan_path) + (report.costs.device ? " --device cuda" : "");
   } else {
-    line +=
-        fmt::format(" --weights {} --threads {}", chosen.setup.weights, chosen.setup.num_threads);
+    line += " --weights " + chosen.setup.weights;
+    // A GPU has no threads that could be asked for.
+    line += report.costs.device ? " --device cuda"
+                                : fmt::format(" --threads {}", chosen.setup.num_threads);
     if (num_ranks > 1) {
       line += fmt::format(" --layout {} --wire {}", ShellWord(plan::ToText(chosen.plan.layout)),
                           plan::Name(chosen.plan.wire));
@@ -119,14 +121,16 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
     const bool is_whole = chosen.memory_limit % kMib == 0;
     line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
                         is_whole ? "MiB" : "B");
-  } else if (num_ranks == 1) {
+  } else if (num_ranks == 1 && !report.costs.device) {
     line += " --numa interleave";
   }
   return serves ? line : line + " --input requests.jsonl --output answers.jsonl";
 }
 
 std::string HowToRun(const PlanReport& report) {
-  if (report.costs.device) return "nothing yet: this version computes on CPUs";
+  if (report.costs.device && report.chosen().setup.num_ranks > 1) {
+    return "nothing yet: this version computes on one GPU (--device cuda), or on CPUs";
+  }
   const std::string command = CommandOf(report);
   if (!command.empty()) return command;
   return "no options say all of this plan: write it with --out FILE, and run it with --plan FILE";

@@ -96,8 +96,14 @@ TEST(PlanCommand, SaysWhatStepsWerePricedWith) {
   Reported reported(PlanOf("attention=dp2,experts=ep2"));
   EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 16 --input"));
   reported.question.step_tokens = 2048;
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 16 --chunk 2048 "));
+  // The file of the plan says both.
   reported.report.plan_path = "p.json";
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json --input"));
+  reported.workload.arrival_rate = 1;
   EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json --max-batch 16 --chunk 2048 "));
+  reported.workload.arrival_rate = 0;
+  reported.report.plan_path = "";
   // A step has a token of each of those that run together.
   reported.question.step_tokens = 512;
   reported.workload.batch = 600;

@@ -223,6 +223,9 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
   page += "<table>\n" + Row({"", "what was asked for and what is foreseen"}, "th");
   const planner::Workload& workload = report.question.workload;
   page += Row({"workload", Escape(WorkloadWords(workload))});
+  if (report.batch) {
+    page += Row({"batch", Escape(report.batch->Describe(workload.num_requests))});
+  }
   for (const auto& [name, value] : FigureLines(report.chosen(), workload)) {
     page += Row({std::string(name), Escape(value)});
   }

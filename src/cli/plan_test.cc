@@ -78,6 +78,36 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
   EXPECT_EQ(json["passes"].size(), planner::SearchPasses().size());
 }
 
+TEST_F(PlanTest, SaysHowManyOfTheRequestsRunTogether) {
+  const std::vector<std::string> words = {"--ranks",      "2", "--prompt-tokens", "48",
+                                          "--gen-tokens", "8"};
+  std::vector<std::string> of_requests = words;
+  for (const char* word : {"--requests", "300", "--json"}) of_requests.emplace_back(word);
+  of_requests.push_back(Path("answer.json"));
+  const Outcome outcome = Plan(of_requests);
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("answers of 8 tokens, 300 requests; best throughput"));
+  EXPECT_THAT(outcome.out, HasSubstr(" of 300 requests run together; "));
+  const auto json = nlohmann::json::parse(Read("answer.json"));
+  const int batch = json["batch"]["chosen"].get<int>();
+  EXPECT_EQ(json["plan"]["sequences"], batch);
+  EXPECT_EQ(json["predicted"]["batch"], batch);
+  EXPECT_EQ(json["workload"]["num_requests"], 300);
+  EXPECT_GE(json["batch"]["tried"].size(), 4u);
+  // What it says is what a plan for so many is said to reach.
+  std::vector<std::string> of_batch = words;
+  for (const std::string& word :
+       {std::string("--batch"), std::to_string(batch), std::string("--json"), std::string("-")}) {
+    of_batch.push_back(word);
+  }
+  const auto same = nlohmann::json::parse(Plan(of_batch).out);
+  EXPECT_EQ(same["predicted"]["ttft_s"], json["predicted"]["ttft_s"]);
+  of_requests.insert(of_requests.end(), {"--objective", "ttft"});
+  const Outcome other = Plan(of_requests);
+  EXPECT_EQ(other.status, kFailure);
+  EXPECT_THAT(other.err, HasSubstr("give --batch"));
+}
+
 TEST_F(PlanTest, DividesNoMatrixOfAPackedDirectory) {
   const std::string packed = Path("packed");
   ASSERT_EQ(Run({"quantize", model_, "--weights", "bf16", "--out", packed}).status, kSuccess);
@@ -187,9 +217,10 @@ TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) 
   EXPECT_THAT(json["name"].get<std::string>(),
               HasSubstr("keys and values of 60 sequences on the disk"));
   EXPECT_THAT(json["command"].get<std::string>(),
-              HasSubstr("--max-batch 60 --chunk 64 --spill-dir /var/tmp --memory-budget "));
+              HasSubstr("plan.json --spill-dir /var/tmp --memory-budget "));
   const auto plan = nlohmann::json::parse(Read("plan.json"));
   ASSERT_EQ(plan["sequences"], 60);
+  EXPECT_EQ(plan["step_tokens"], 64);
   const Outcome simulated = run_with({"simulate", Path("plan.json"), "--model", packed},
                                      {"--batch", "60", "--memory-budget", budget});
   ASSERT_EQ(simulated.status, kSuccess) << simulated.err;

@@ -75,18 +75,16 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options) {
                                  "Sequences that run together (default: 1)");
   CLI::Option* requests =
       AddNumber(app, "--requests", options.requests, {1, static_cast<int>(planner::kMostRequests)},
-                "Requests that are all there at once, instead of --batch: how many run together "
-                "is chosen");
+                "So many requests, of which the best number run together");
   CLI::Option* file = AddPath(app, "--workload", options.path,
                               "All that and what follows from a file (docs/planning.md)")
                           ->type_name("FILE");
   CLI::Option* trace =
       AddPath(app, "--trace", options.trace, "Lengths of requests: a CSV file with a line for each")
           ->type_name("FILE.csv");
-  CLI::Option* rate =
-      AddNumber(app, "--arrival-rate", options.arrival_rate, {1e-9, 1e9},
-                "Requests that come in a second, instead of --batch that begin together")
-          ->type_name("R");
+  CLI::Option* rate = AddNumber(app, "--arrival-rate", options.arrival_rate, {1e-9, 1e9},
+                                "Requests that come in a second, instead of --batch")
+                          ->type_name("R");
   CLI::Option* routing =
       AddPath(app, "--routing", options.routing,
               "How often each expert of each layer was chosen, as recorded (docs/planning.md)")

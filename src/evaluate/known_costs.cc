@@ -29,8 +29,6 @@ constexpr const char* kAgreeing = "agreeing on costs";
 // seems to be one it is looked at again, since somebody may have had the cores for a moment.
 constexpr double kOtherLink = 3;
 constexpr int kMostLooks = 3;
-// For a quick measurement, which exceeds it a little: 20 s are what people wait.
-constexpr double kQuickSeconds = 12;
 constexpr size_t kProbeBytes = size_t{1} << 18;  // of a message
 // In a row: a network may let a burst through faster than it goes on.
 constexpr int kProbes = 16;
@@ -128,7 +126,6 @@ MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
           .wire = request.wire,
           .last_level_cache_bytes = topology ? topology->last_level_cache_bytes() : 0,
           .rounds = 2,
-          .seconds = kQuickSeconds,
           .shapes = {plain, latent},
           .cases = std::move(cases),
           .ledger = &request.ledger};

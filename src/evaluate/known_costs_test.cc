@@ -61,7 +61,10 @@ engine::KnownCosts Known(const std::string& path) {
     memory::Ledger ledger;
     const auto known = KnownStepCosts(
         {.group = slow, .pool = pool, .kernels = **kernels::ChooseKernels(), .ledger = ledger},
-        {.profile_path = path, .shapes = {small}, .cases = {{2, 16, 0}, {4, 1, 30}}});
+        {.profile_path = path,
+         .shapes = {small},
+         .cases = {{2, 16, 0}, {4, 1, 30}},
+         .seconds = 0.1});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
     if (group.rank() == 0) found = *known;

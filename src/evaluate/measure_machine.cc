@@ -98,8 +98,14 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
         runtime::MeasureExpandFromTokens(pool, *options.choices_of, options.budget_s);
     if (!expand_from) return expand_from.error();
     profile.expand_from_tokens = *expand_from;
+    // More than caches hold of a thread's share, as long as there is time to read it.
+    constexpr double kMostBytes = 128 << 20;
+    constexpr double kLeastBytes = 8 << 20;
+    constexpr double kBytesOfSecond = 400e6;
+    const auto weight_bytes =
+        static_cast<size_t>(std::clamp(kBytesOfSecond * options.budget_s, kLeastBytes, kMostBytes));
     const Result<kernels::StreamingChoice> streaming =
-        kernels::MeasureStreaming(pool, *options.choices_of, options.budget_s);
+        kernels::MeasureStreaming(pool, *options.choices_of, options.budget_s, weight_bytes);
     if (!streaming) return streaming.error();
     profile.panel_streaming = streaming->numbers();
   }

@@ -15,8 +15,6 @@ namespace {
 
 constexpr int kCols = 2048;
 constexpr int kRowsOfExpert = 2048;
-// More than caches hold of a thread's share.
-constexpr size_t kWeightBytes = size_t{128} << 20;
 constexpr int kInt4Group = 32;
 constexpr int kLeastRounds = 3;
 constexpr double kFaster = 0.98;  // of the time
@@ -30,17 +28,17 @@ ActivationFormat ActivationsOf(WeightFormat format) {
 // Products of one format with so many rows of each expert, on memory that its owner keeps.
 class Products {
  public:
-  Products(WeightFormat format, int rows, std::span<std::byte> memory)
+  Products(WeightFormat format, int rows, size_t weight_bytes, std::span<std::byte> memory)
       : activations_(ActivationsOf(format)), expert_{.format = format, .group = kInt4Group} {
     expert_.rows = kRowsOfExpert;
     expert_.cols = kCols;
-    const size_t num_experts = kWeightBytes / expert_.size_bytes();
+    const size_t num_experts = weight_bytes / expert_.size_bytes();
     experts_.assign(num_experts, expert_);
     for (size_t i = 0; i < num_experts; ++i) {
       experts_[i].data = memory.data() + i * expert_.size_bytes();
       groups_.push_back({&experts_[i], static_cast<int>(i) * rows, rows});
     }
-    std::byte* behind_weights = memory.data() + kWeightBytes;
+    std::byte* behind_weights = memory.data() + weight_bytes;
     rows_ = behind_weights;
     if (activations_ == ActivationFormat::kInt8) {
       EndRows(behind_weights, num_experts * static_cast<size_t>(rows));
@@ -49,12 +47,12 @@ class Products {
     scratch_ = out_ + OutBytes(rows, num_experts);
   }
 
-  static size_t MemoryBytes(int num_threads) {
+  static size_t MemoryBytes(size_t weight_bytes, int num_threads) {
     // int4 has the most experts.
     const PackedMatrix smallest{
         .format = WeightFormat::kInt4, .group = kInt4Group, .rows = kRowsOfExpert, .cols = kCols};
-    const size_t num_experts = kWeightBytes / smallest.size_bytes();
-    return kWeightBytes + RowBytes(kStreamingRows.back(), num_experts) +
+    const size_t num_experts = weight_bytes / smallest.size_bytes();
+    return weight_bytes + RowBytes(kStreamingRows.back(), num_experts) +
            OutBytes(kStreamingRows.back(), num_experts) +
            static_cast<size_t>(kGemmScratchBytes) * static_cast<size_t>(num_threads);
   }
@@ -105,9 +103,9 @@ class Products {
 }  // namespace
 
 Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
-                                         double budget_s) {
+                                         double budget_s, size_t weight_bytes) {
   Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
-      Products::MemoryBytes(pool.size()), "measuring how panels are best read");
+      Products::MemoryBytes(weight_bytes, pool.size()), "measuring how panels are best read");
   if (!memory) return memory.error();
   // Small numbers in all formats, so that nothing becomes a denormal product.
   std::memset(memory->data(), 0x3c, memory->size_bytes());
@@ -117,7 +115,7 @@ Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const Kerne
       budget_s / static_cast<double>(kStreamingFormats.size() * kStreamingRows.size());
   for (const WeightFormat format : kStreamingFormats) {
     for (size_t rows_idx = 0; rows_idx < kStreamingRows.size(); ++rows_idx) {
-      const Products products(format, kStreamingRows[rows_idx], memory->bytes());
+      const Products products(format, kStreamingRows[rows_idx], weight_bytes, memory->bytes());
       const StreamingChoice usual = best;
       products.Seconds(pool, kernels, usual);
       std::array<std::vector<double>, kStreamingWays.size()> ratios;

@@ -1,6 +1,8 @@
 // Which way of asking memory for panels (panel_streaming.h) is the fastest on this machine.
 #pragma once
 
+#include <cstddef>
+
 #include "base/result.h"
 #include "hardware/thread_pool.h"
 #include "kernels/kernel_set.h"
@@ -10,9 +12,10 @@ namespace convene::kernels {
 
 // Times all ways in turn on invented experts that are read from memory, in each format and with
 // each number of rows, for about `budget_s` in all, and chooses the fastest where it is faster by 2
-// % at least than what CPUs of this kind get without a measurement. Error: no memory to measure
-// with.
+// % at least than what CPUs of this kind get without a measurement. The weights of a product are
+// `weight_bytes`, which should be more than caches hold: however short the time is, each way reads
+// them three times. Error: no memory to measure with.
 Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
-                                         double budget_s);
+                                         double budget_s, size_t weight_bytes);
 
 }  // namespace convene::kernels

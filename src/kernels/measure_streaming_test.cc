@@ -10,7 +10,8 @@ namespace {
 
 TEST(MeasureStreaming, ChoosesAWayThatThereIsForEverything) {
   hardware::ThreadPool pool(*hardware::CurrentAffinity());
-  const Result<StreamingChoice> choice = MeasureStreaming(pool, **ChooseKernels(), 0.001);
+  const Result<StreamingChoice> choice =
+      MeasureStreaming(pool, **ChooseKernels(), 0.001, size_t{4} << 20);
   ASSERT_TRUE(choice) << choice.error().message;
   const auto again = StreamingChoice::FromNumbers(choice->numbers());
   ASSERT_TRUE(again.has_value());

@@ -71,7 +71,9 @@ for line in "64" "128 --chunk 128"; do
   grep -q "steps of at most $tokens tokens" "$work/out" || fail "step tokens of a plan, $line: $(cat "$work/out")"
 done
 grep -qF "but for what was given beside it (--chunk)" "$work/err" || fail "--chunk beside a plan: $(cat "$work/err")"
-seq 1 5 | sed 's/.*/{"custom_id": "&", "prompt": "Once", "max_tokens": 4}/' >"$work/five.jsonl"
+for text in A B C D E; do
+  printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":4}}\n' "$text" "$text"
+done >"$work/five.jsonl"
 for line in "3 --plan $work/steps.json" "2 --plan $work/steps.json --max-batch 2" "32"; do
   read -r together more <<<"$line"
   rm -f "$work/five.out"

@@ -48,12 +48,14 @@ fi
 
 # One process measures nothing by itself; by costs that are kept a batch has as many requests together as are answered
 # soonest, and the same answers.
-seq 1 200 | sed 's/.*/{"custom_id": "&", "prompt": "Once upon a time", "max_tokens": 3}/' >"$work/requests.jsonl"
+for i in $(seq 1 200); do
+  printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":3,"temperature":0}}\n' "$i" "$i and"
+done >"$work/requests.jsonl"
 together() { # ARGUMENTS...: of batch; its answers in order
   rm -f "$work/answers.jsonl"
   "$convene" batch models/demo --weights bf16 --input "$work/requests.jsonl" --output "$work/answers.jsonl" --json "$work/batch.json" \
     "$@" >/dev/null 2>"$work/err" || fail "batch $*: $(cat "$work/err")"
-  sed 's/.*"custom_id": *"\([^"]*\)".*"text": *"\([^"]*\)".*/\1 \2/' "$work/answers.jsonl" | sort
+  grep -o '"custom_id": *"[^"]*"\|"text": *"\([^"\\]\|\\.\)*"' "$work/answers.jsonl" | paste - - | sort
 }
 together >"$work/usual"
 if grep -q '^plan:' "$work/err"; then fail "a batch without costs: $(cat "$work/err")"; fi
