@@ -2,18 +2,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
+#include "base/environment.h"
+#include "base/version.h"
 #include "cli/commands_test.h"
+#include "cost/machine_profile.h"
+#include "hardware/topology.h"
+#include "kernels/choose_kernels.h"
 #include "openai/batch_results.h"
+#include "planner/invented_costs_test.h"
 
 namespace convene::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
+
+// Where profiles are kept meanwhile.
+class KeptIn {
+ public:
+  explicit KeptIn(const std::string& directory) : before_(EnvironmentVariable(kName)) {
+    setenv(kName, directory.c_str(), 1);
+  }
+  ~KeptIn() {
+    if (before_) {
+      setenv(kName, before_->c_str(), 1);
+    } else {
+      unsetenv(kName);
+    }
+  }
+
+ private:
+  static constexpr const char* kName = "CONVENE_CACHE_DIR";
+  std::optional<std::string> before_;
+};
 
 class BatchCommandTest : public CommandsTest {
  protected:
@@ -211,6 +239,57 @@ TEST_F(BatchCommandTest, AnswersEqualThoseAlone) {
     const std::string name = fmt::format("r{}", id);
     EXPECT_EQ(Results(output).at(name), together.at(name));
   }
+}
+
+// One process measures nothing by itself: costs of this machine that are kept say how many of the
+// requests are answered soonest together, and the answers stay.
+TEST_F(BatchCommandTest, RunsAsManyTogetherAsKeptCostsWant) {
+  std::string input;
+  for (int i = 0; i < 200; ++i) {
+    input += fmt::format(R"({{"custom_id":"r{0}","method":"POST","url":"/v1/completions",)"
+                         R"("body":{{"model":"m","prompt":"{1}","max_tokens":3,"temperature":0}}}})"
+                         "\n",
+                         i, std::string(1 + i % 5, static_cast<char>('a' + i % 26)));
+  }
+  Write("in.jsonl", input);
+  const auto batch = [&](const std::string& output, std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"batch", model_, "--weights", "bf16", "--threads", "1", "--input",
+                 Path("in.jsonl"), "--output", Path(output), "--json", Path("figures.json")});
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return outcome.err;
+  };
+  const auto together = [&] {
+    return nlohmann::json::parse(Read("figures.json"))["max_batch"].get<int>();
+  };
+  const KeptIn kept(Path("cache"));
+  EXPECT_THAT(batch("usual.jsonl", {}), Not(HasSubstr("plan: ")));
+  EXPECT_EQ(together(), 32);
+
+  cost::MachineProfile profile;
+  profile.machine.cpu_name = hardware::ReadTopology()->cpu_name;
+  profile.machine.isa = (*kernels::ChooseKernels())->name;
+  profile.machine.cpus = {0};
+  profile.steps = {planner::InventedCosts(1, 1e9, "bf16")};
+  profile.steps[0].version = kVersion;
+  fs::create_directories(Path("cache"));
+  Write("cache/profile.json", cost::ToJson(profile).dump());
+  const std::string said = batch("chosen.jsonl", {});
+  EXPECT_THAT(said, HasSubstr("plan: 1 rank x 1 thread, bf16"));
+  EXPECT_THAT(said, HasSubstr(fmt::format("{} of 200 requests run together; ", together())));
+  EXPECT_GT(together(), 32);
+  EXPECT_EQ(Results("chosen.jsonl"), Results("usual.jsonl"));
+  // What is asked for is done.
+  EXPECT_THAT(batch("asked.jsonl", {"--max-batch", "7"}), Not(HasSubstr("run together")));
+  EXPECT_EQ(together(), 7);
+  EXPECT_THAT(batch("no_plan.jsonl", {"--no-plan"}), Not(HasSubstr("plan: ")));
+  EXPECT_EQ(together(), 32);
+  // Costs of another version say nothing.
+  profile.steps[0].version = "0.0.1";
+  Write("cache/profile.json", cost::ToJson(profile).dump());
+  batch("other.jsonl", {});
+  EXPECT_EQ(together(), 32);
 }
 
 TEST_F(BatchCommandTest, RefusesAnOutputThatAnotherRunIsWriting) {

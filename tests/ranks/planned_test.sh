@@ -46,27 +46,6 @@ if [ "$(nproc)" -ge 2 ]; then
   grep -q '^plan: 2 ranks .*predicted' "$work/err" || fail "no plan: $(cat "$work/err")"
 fi
 
-# One process measures nothing by itself; by costs that are kept a batch has as many requests together as are answered
-# soonest, and the same answers.
-for i in $(seq 1 200); do
-  printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":3,"temperature":0}}\n' "$i" "$i and"
-done >"$work/requests.jsonl"
-together() { # ARGUMENTS...: of batch; its answers in order
-  rm -f "$work/answers.jsonl"
-  "$convene" batch models/demo --weights bf16 --input "$work/requests.jsonl" --output "$work/answers.jsonl" --json "$work/batch.json" \
-    "$@" >/dev/null 2>"$work/err" || fail "batch $*: $(cat "$work/err")"
-  grep -o '"custom_id": *"[^"]*"\|"text": *"\([^"\\]\|\\.\)*"' "$work/answers.jsonl" | paste - - | sort
-}
-together >"$work/usual"
-if grep -q '^plan:' "$work/err"; then fail "a batch without costs: $(cat "$work/err")"; fi
-"$convene" measure --steps bf16 --seconds 0.02 >/dev/null 2>"$work/err" || fail "measure: $(cat "$work/err")"
-together >"$work/chosen"
-grep -q '^plan: 1 rank .* of 200 requests run together; ' "$work/err" || fail "a batch by costs that are kept: $(cat "$work/err")"
-cmp -s "$work/usual" "$work/chosen" || fail "other answers with another number together"
-[ "$(wc -l <"$work/chosen")" = 200 ] || fail "answers: $(wc -l <"$work/chosen")"
-together --no-plan >/dev/null
-if grep -q '^plan:' "$work/err"; then fail "--no-plan: $(cat "$work/err")"; fi
-
 # The best plans run before one is trusted. Costs are those that the runs above have kept.
 if [ "$(nproc)" -ge 2 ]; then
   ranks 2 plan models/demo --weights bf16 --prompt-tokens 64 --gen-tokens 8 --batch 4 --verify 1 --out "$work/verified.json" \
