@@ -115,6 +115,7 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
     StepQuestion of_layer{
         .spec = shape.spec, .options = question.options, .groups = question.groups};
     of_layer.options.pipeline = {};
+    of_layer.options.pipeline = strategy::PipelineOf(of_layer.options);
     of_layer.options.prunes_last_layer = false;
     const auto entry = question.shares.size() > 1 ? static_cast<size_t>(shape.first) : 0;
     of_layer.shares = {question.shares.empty() ? cost::UniformShares(moe->num_experts, moe->top_k)

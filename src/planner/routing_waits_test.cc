@@ -70,6 +70,19 @@ TEST(RoutingWaits, AreFoundOnceForAllPipelinesAndAnewForOtherSteps) {
   }
 }
 
+// Experts that are read from a disk are computed in the parts in which they come.
+TEST(RoutingWaits, AreThereWhereExpertsAreReadInParts) {
+  const model::ModelSpec spec = InventedSpec(2);
+  cost::StepCosts costs = InventedCosts(2, 1e10);
+  StepQuestion question = Decode(spec, kWhole, 2);
+  question.options.paging = strategy::Paging{.chunks = 3, .after_routing = true, .missing = 0.5};
+  question.options.pipeline = strategy::PipelineOf(question.options);
+  const Result<std::vector<double>> waits =
+      RoutingWaits(question, MeasuredPricer(costs, {}, /*disk_bytes_per_second=*/1e9));
+  ASSERT_TRUE(waits.ok()) << waits.error().message;
+  EXPECT_GT(waits->front(), 0);
+}
+
 TEST(RoutingWaits, AreInTheTimeOfTheStepAndNotInItsTimeline) {
   const model::ModelSpec spec = InventedSpec(3);
   const StepQuestion question = Decode(spec, kWhole, 2);

@@ -15,6 +15,8 @@ namespace {
 // Plans whose steps are varied besides the best of each system: those that could become the best by
 // it. What larger steps gain is not known ahead.
 constexpr size_t kMostVaried = 12;
+// A gain that is worth twice the memory for rows.
+constexpr double kLeastGainOfDoubling = 1.01;
 
 // Of all prompts that run together, those of the group of ranks with the most; a step of more
 // tokens is none of more.
@@ -79,7 +81,13 @@ void AddStepSizes(PlanSearch& search) {
         Candidate* const added = search.Add(std::move(varied));
         if (added == nullptr) continue;
         search.Price(*added);
-        if (!added->figures || added->figures->score >= best) continue;
+        if (!added->is_ranked()) continue;
+        if (added->figures->score * kLeastGainOfDoubling > best) {
+          search.Reject(*added,
+                        "it gains less than 1 % by steps of twice as many tokens, whose rows "
+                        "take memory");
+          continue;
+        }
         best = added->figures->score;
         is_better = true;
       }

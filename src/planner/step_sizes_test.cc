@@ -12,11 +12,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Prompts of four steps that all ranks compute together, whose weights are read once for each.
+// Prompts of many small steps, each of which reads the weights.
+constexpr int kUsual = 16;
+
 struct AskedOfLongPrompts : Asked {
   AskedOfLongPrompts() : Asked(1e9, {1}) {
     workload = {.requests = {{2048, 4}}, .batch = 2};
-    question.step_tokens = 128;
+    question.step_tokens = kUsual;
     question.constraints.keeps_step_tokens = false;
   }
 };
@@ -31,7 +33,7 @@ TEST(StepSizes, LongPromptsGetStepsOfMoreTokens) {
   AskedOfLongPrompts asked;
   const PlanAnswer answer = Search(asked);
   const Candidate& chosen = ChosenOf(answer);
-  ASSERT_GT(chosen.plan.step_tokens, 128) << Describe(chosen);
+  ASSERT_GT(chosen.plan.step_tokens, kUsual) << Describe(chosen);
   EXPECT_LE(chosen.plan.step_tokens, 2 * 2048) << "there are no more tokens";
   EXPECT_THAT(Describe(chosen), HasSubstr("steps of at most "));
   const double score = chosen.figures->score;
@@ -41,7 +43,7 @@ TEST(StepSizes, LongPromptsGetStepsOfMoreTokens) {
   const PlanAnswer given = Search(asked);
   EXPECT_EQ(ChosenOf(given).plan.step_tokens, 0);
   EXPECT_NEAR(ChosenOf(given).figures->score, score, 1e-9 * score);
-  asked.question.step_tokens = 128;
+  asked.question.step_tokens = kUsual;
   EXPECT_GT(ChosenOf(Search(asked)).figures->score, score);
 }
 
@@ -57,7 +59,7 @@ TEST(StepSizes, StepsThatWereGivenStay) {
 // Prompts that fit in a step gain nothing, and of a stream nobody knows who waits for a long one.
 TEST(StepSizes, ShortPromptsAndStreamsKeepTheirs) {
   AskedOfLongPrompts asked;
-  asked.workload = {.requests = {{32, 4}}, .batch = 2};
+  asked.workload = {.requests = {{8, 4}}, .batch = 2};
   EXPECT_EQ(LargestSteps(Search(asked)), 0);
   asked.workload = {.requests = {{2048, 4}}, .arrival_rate = 0.01};
   EXPECT_EQ(LargestSteps(Search(asked)), 0);
@@ -67,13 +69,13 @@ TEST(StepSizes, StepsForWhichThereIsNoMemoryAreLeft) {
   AskedOfLongPrompts asked;
   asked.question.memory_of = [](const RankSetup&, const plan::Plan& plan,
                                 int) -> Result<RankMemory> {
-    return RankMemory{.working_bytes = static_cast<uint64_t>(plan.step_tokens_or(128))};
+    return RankMemory{.working_bytes = static_cast<uint64_t>(plan.step_tokens_or(kUsual))};
   };
-  asked.question.memory_per_rank = [](int) { return uint64_t{600}; };
+  asked.question.memory_per_rank = [](int) { return uint64_t{100}; };
   const PlanAnswer answer = Search(asked);
-  EXPECT_EQ(ChosenOf(answer).plan.step_tokens, 512) << Describe(ChosenOf(answer));
+  EXPECT_EQ(ChosenOf(answer).plan.step_tokens, 64) << Describe(ChosenOf(answer));
   const auto rejected = std::ranges::find_if(
-      answer.candidates, [](const Candidate& one) { return one.plan.step_tokens == 1024; });
+      answer.candidates, [](const Candidate& one) { return one.plan.step_tokens == 128; });
   ASSERT_NE(rejected, answer.candidates.end());
   EXPECT_THAT(rejected->reason, HasSubstr("a rank needs"));
 }
@@ -87,17 +89,17 @@ TEST(StepSizes, ExpertsOnADiskAreReadLessOftenAndLeaveRoomForMoreRows) {
                                 int) -> Result<RankMemory> {
     const auto experts = static_cast<uint64_t>(plan.experts_in_memory.value_or(24 * 16));
     return RankMemory{.weights_bytes = experts * 100,
-                      .working_bytes = static_cast<uint64_t>(plan.step_tokens_or(128))};
+                      .working_bytes = static_cast<uint64_t>(plan.step_tokens_or(kUsual))};
   };
   asked.question.memory_per_rank = [](int) { return uint64_t{20'000}; };
   asked.question.experts_that_fit = [](const RankSetup&, const plan::Plan& plan, int,
                                        uint64_t bytes) -> Result<int> {
-    return static_cast<int>((bytes - static_cast<uint64_t>(plan.step_tokens_or(128))) / 100);
+    return static_cast<int>((bytes - static_cast<uint64_t>(plan.step_tokens_or(kUsual))) / 100);
   };
   const PlanAnswer answer = Search(asked);
   const Candidate& chosen = ChosenOf(answer);
   ASSERT_TRUE(chosen.plan.experts_in_memory) << Describe(chosen);
-  EXPECT_GT(chosen.plan.step_tokens, 128) << Describe(chosen);
+  EXPECT_GT(chosen.plan.step_tokens, kUsual) << Describe(chosen);
   EXPECT_EQ(*chosen.plan.experts_in_memory, (20'000 - chosen.plan.step_tokens) / 100);
   const auto usual = std::ranges::find_if(answer.candidates, [](const Candidate& one) {
     return one.is_ranked() && one.plan.step_tokens == 0;
