@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -86,7 +87,8 @@ class Chooser {
     const int all = search_.question().workload.num_requests;
     const std::optional<double> round = SecondsOf(setup, plan, batch);
     if (!round) return std::nullopt;
-    const double rounds = *round * (all / batch);
+    const int num_full = all / batch;
+    const double rounds = *round * num_full;
     const int left = all % batch;
     if (left == 0) return rounds;
     const std::optional<double> last = SecondsOf(setup, plan, left);
