@@ -152,6 +152,12 @@ class SimulateCommand : public Command {
       Result<planner::Workload> workload = ReadWorkload(workload_options_);
       const bool is_free = !workload_options_.batch && workload_options_.path.empty();
       if (workload && is_free && plan_.sequences > 0) workload->batch = plan_.sequences;
+      if (workload && workload->num_requests > 0 && plan_.sequences == 0) {
+        return Error{fmt::format(
+            "{} does not say how many requests run together (\"sequences\"): give --batch in place "
+            "of their number",
+            plan_path_)};
+      }
       return workload;
     }
     const Result<PlannedQuestion> question = PlannedQuestionFromJson(planned_);

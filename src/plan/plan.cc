@@ -255,8 +255,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   constexpr const char* kMembers =
       "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, spilled_kv, "
       "made_for and predicted (objects), alternatives and lines (lists), threads, sequences, "
-      "step_tokens, "
-      "comm_budget, host_threads and experts_in_memory (whole numbers)";
+      "step_tokens, comm_budget, host_threads and experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
   }

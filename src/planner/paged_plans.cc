@@ -27,7 +27,7 @@ PagedPlans PagedPlansOf(const PlanQuestion& question, const RankSetup& setup,
   if (!question.spilled_that_fit || is_stream || setup.num_ranks > 1) return plans;
   for (const double share : kKvShares) {
     Result<plan::Plan> spilled =
-        question.spilled_that_fit(setup, whole, question.workload.batch, memory_bytes, share);
+        question.spilled_that_fit(setup, whole, batch, memory_bytes, share);
     // Then experts do not fit beside keys and values in memory either, which was said.
     if (spilled) plans.spilled.push_back(*std::move(spilled));
   }

@@ -24,9 +24,10 @@ constexpr int kMostParts = 4;
 // A gain that is worth the memory and the wait for first tokens.
 constexpr double kLeastGain = 1.03;
 
-std::set<int> NumbersToTry(int first, int num_requests) {
-  const int most = std::min(num_requests, plan::kMostSequences);
-  std::set<int> numbers = {std::min(first, most)};
+std::set<int> NumbersToTry(int first, int num_requests, int most_step_tokens) {
+  // A step has room for a token of each.
+  const int most = std::min({num_requests, plan::kMostSequences, most_step_tokens});
+  std::set<int> numbers = {std::min(first, most), most};
   for (int count = first; count < most; count *= 2) numbers.insert(count);
   for (int parts = 1; parts <= kMostParts; ++parts) {
     const int part = (num_requests + parts - 1) / parts;
@@ -125,6 +126,9 @@ Result<BatchOfRequests> ChooseBatch(const PlanQuestion& question) {
   Workload workload = question.workload;
   const int all = workload.num_requests;
   workload.batch = std::min(workload.batch, all);
+  if (question.constraints.keeps_step_tokens) {
+    workload.batch = std::min(workload.batch, question.step_tokens);
+  }
   const PlanQuestion asked = WithWorkload(question, workload);
   std::optional<PlanSearch> search;
   Result<PlanAnswer> answer = SearchPlan(search.emplace(asked));
@@ -137,7 +141,9 @@ Result<BatchOfRequests> ChooseBatch(const PlanQuestion& question) {
   Chooser chooser(*search, *answer);
   BatchOfRequests chosen;
   double least = std::numeric_limits<double>::infinity();
-  for (const int batch : NumbersToTry(workload.batch, all)) {
+  const int most_step_tokens =
+      question.constraints.keeps_step_tokens ? question.step_tokens : plan::kMostStepTokens;
+  for (const int batch : NumbersToTry(workload.batch, all, most_step_tokens)) {
     const std::optional<double> seconds = chooser.SecondsWith(batch);
     chosen.tried.push_back({.batch = batch, .seconds = seconds.value_or(0)});
     least = std::min(least, seconds.value_or(least));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "planner/asked_question_test.h"
 
@@ -60,6 +61,17 @@ TEST(SequencesTogether, NoMoreThanThereAre) {
   EXPECT_EQ(ChooseBatch(asked.question)->batch, 3);
 }
 
+TEST(SequencesTogether, NoMoreThanAStepHasTokens) {
+  AskedOfRequests asked(1000);
+  asked.question.step_tokens = 24;
+  EXPECT_EQ(ChooseBatch(asked.question)->tried.back().batch, 24);
+  asked.question.step_tokens = 3;
+  EXPECT_EQ(ChooseBatch(asked.question)->batch, 3);
+  // Unless steps may grow.
+  asked.question.constraints.keeps_step_tokens = false;
+  EXPECT_GE(ChooseBatch(asked.question)->batch, 64);
+}
+
 TEST(SequencesTogether, NoMoreThanMemoryHas) {
   AskedOfRequests asked(1000);
   asked.kv_bytes = 120;  // 51 of them beside the weights
@@ -88,6 +100,32 @@ TEST(SequencesTogether, ExpertsMayGiveWayToKeysAndValues) {
   ASSERT_TRUE(chosen) << chosen.error().message;
   EXPECT_GT(chosen->batch, 51);
   EXPECT_LE(chosen->batch, (10'000 - 160) / 120);
+}
+
+// So may keys and values, of as many as are tried.
+TEST(SequencesTogether, KeysAndValuesOnADiskAreThoseOfAsManyAsAreTried) {
+  AskedOfRequests asked(1000);
+  asked.kv_bytes = 120;
+  asked.profile.machine.disk_gbps = 1000;
+  asked.question.experts_that_fit = [](const RankSetup&, const plan::Plan&, int,
+                                       uint64_t) -> Result<int> {
+    return ResourceExhausted("too little for the batch");
+  };
+  std::set<int> tried;
+  asked.question.spilled_that_fit = [&tried](const RankSetup&, const plan::Plan& plan, int batch,
+                                             uint64_t, double) -> Result<plan::Plan> {
+    tried.insert(batch);
+    plan::Plan spilled = plan;
+    spilled.sequences = batch;
+    spilled.experts_in_memory = 16;
+    spilled.spilled_kv =
+        plan::SpilledKv{.blocks_in_memory = 1, .buffers = 2, .buffer_blocks = batch};
+    return spilled;
+  };
+  const Result<BatchOfRequests> chosen = ChooseBatch(asked.question);
+  ASSERT_TRUE(chosen) << chosen.error().message;
+  EXPECT_TRUE(tried.contains(256));
+  EXPECT_FALSE(tried.contains(32)) << "they have room";
 }
 
 TEST(SequencesTogether, AreChosenForThroughputAlone) {
