@@ -62,8 +62,8 @@ class Batch : public Command {
         ->required();
     model_.max_batch = AddNumber(
         app, "--max-batch", model_.load.max_sequences, {1, plan::kMostSequences},
-        fmt::format("Requests that run together, 1 to 4096 (default: {}; where experts are read "
-                    "from a disk, as many as read the least)",
+        fmt::format("Requests that run together, 1 to 4096 (default: by kept costs the fastest; "
+                    "else {}, or with experts on a disk as many as read the least)",
                     model_.load.max_sequences));
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);

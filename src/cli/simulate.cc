@@ -150,9 +150,11 @@ class SimulateCommand : public Command {
   Result<planner::Workload> FindWorkload() {
     if (IsGiven(workload_options_) || planned_.is_null()) {
       Result<planner::Workload> workload = ReadWorkload(workload_options_);
-      const bool is_free = !workload_options_.batch && workload_options_.path.empty();
-      if (workload && is_free && plan_.sequences > 0) workload->batch = plan_.sequences;
-      if (workload && workload->num_requests > 0 && plan_.sequences == 0) {
+      if (!workload) return workload;
+      const bool is_usual = !workload_options_.batch && workload_options_.path.empty();
+      const bool is_chosen = workload->num_requests > 0;
+      if ((is_usual || is_chosen) && plan_.sequences > 0) workload->batch = plan_.sequences;
+      if (is_chosen && plan_.sequences == 0) {
         return Error{fmt::format(
             "{} does not say how many requests run together (\"sequences\"): give --batch in place "
             "of their number",

@@ -212,6 +212,7 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   MeasureStepsOptions quick = QuickOptions(request);
   if (!options.shapes.empty()) quick.shapes = options.shapes;
   if (!options.cases.empty()) quick.cases = options.cases;
+  quick.seconds = options.seconds;
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();

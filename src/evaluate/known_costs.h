@@ -21,7 +21,7 @@ struct KnownCostsOptions {
   // Models and steps in place of those that a quick measurement takes, for tests; none: those.
   std::vector<ModelShape> shapes = {};
   std::vector<StepCase> cases = {};
-  // For a quick measurement, which exceeds it a little: 20 are what people wait.
+  // Of a quick measurement, which takes a little longer: nobody is to wait for more than 20.
   double seconds = 12;
 };
 
