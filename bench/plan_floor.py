@@ -79,7 +79,7 @@ class Ranks:
         """Seconds of the workload by number of sequences."""
         with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
             run(self.on_ranks(link, "bench", self.options.model, "-p", prompt, "-n", generated, "--batch",
-                                   ",".join(map(str, batches)), "--repeat", 1, "--no-peaks", "--threads", 1, "--json", file.name,
+                                   ",".join(map(str, batches)), "--repeat", self.options.repeat, "--no-peaks", "--threads", 1, "--json", file.name,
                                    "--weights", self.options.weights, *self.routing(skew), *plan), environment)
             report = json.load(file)
         return workload_seconds(report, prompt, generated)
@@ -139,6 +139,8 @@ def describe(plan):
         text += f", {pipeline['chunks']} chunks of {pipeline['cut']}"
     if pipeline["micro_batches"] != 1:
         text += f", {pipeline['micro_batches']} micro-batches"
+    if plan.get("step_tokens", 0) not in (0, 512):
+        text += f", steps of {plan['step_tokens']}"
     if "decode" in plan:
         text += f", decode {plan['decode']['experts']}" + (", both in memory" if plan["decode"]["keep"] == "both" else "")
     return text
@@ -163,7 +165,7 @@ def markdown(options, entries):
     percent = lambda value: f"{100 * value:+.1f} %"
     text = f"""# Plans that were chosen against plans by hand
 
-{machine()}, {time.strftime("%Y-%m-%d")}; `bench/plan_floor.py {options.line}`, two ranks of one core each, {options.weights}, {options.rounds} rounds.
+{machine()}, {time.strftime("%Y-%m-%d")}; `bench/plan_floor.py {options.line}`, two ranks of one core each, {options.weights}, {options.rounds} rounds of {options.repeat} repetitions.
 
 Over the best plan by hand: median {percent(statistics.median(over))}, worst {percent(over[-1])}; noise of one plan: median {percent(statistics.median(noise))}, worst {percent(noise[-1])}.
 Over tensor parallelism: worst {percent(max(row["over_tensor"] for row in rows))}, greatest gain {max(gains):.2f} x.
@@ -189,6 +191,7 @@ def main():
     parser.add_argument("--points", type=points_of, default=POINTS,
                         help="PROMPT:GENERATED:SEQUENCES:SHARE of each, with commas between, in place of the eight")
     parser.add_argument("--rounds", type=int, default=4, help="an even number")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions in each process, of which the median counts")
     parser.add_argument("--weights", default="int8")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
     options = parser.parse_args()

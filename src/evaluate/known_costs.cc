@@ -213,6 +213,7 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   if (!options.shapes.empty()) quick.shapes = options.shapes;
   if (!options.cases.empty()) quick.cases = options.cases;
   quick.seconds = options.seconds;
+  quick.empties_caches = options.empties_caches;
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();

@@ -64,7 +64,8 @@ engine::KnownCosts Known(const std::string& path) {
         {.profile_path = path,
          .shapes = {small},
          .cases = {{2, 16, 0}, {4, 1, 30}},
-         .seconds = 0.1});
+         .seconds = 0.1,
+         .empties_caches = false});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
     if (group.rank() == 0) found = *known;

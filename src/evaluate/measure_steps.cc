@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -33,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 // Change of the logarithm of the memory's speed during a step from which on it is not used.
 constexpr double kMostChange = 0.12;
-// Written before each step, at least: twice the last cache of most machines.
-constexpr uint64_t kLeastFlushed = uint64_t{64} << 20;
+// Read before each step, at least: twice the last cache of most machines.
+constexpr uint64_t kLeastSwept = uint64_t{64} << 20;
 
 // Shapes that differ in what decides about efficiency: rows and columns, heads that share keys or
 // none, a latent, few large experts or many small ones. None is that of a published model.
@@ -162,12 +163,14 @@ class StepsRunner {
   // Before the first trial. Error: no memory.
   Status Prepare(uint64_t last_level_cache_bytes) {
     Result<memory::Reservation> memory = ledger_.Allocate(
-        memory::Use::kStaging, std::max<uint64_t>(2 * last_level_cache_bytes, kLeastFlushed));
+        memory::Use::kStaging, std::max<uint64_t>(last_level_cache_bytes, kLeastSwept));
     Result<ReferenceKernel> reference = ReferenceKernel::Create(kernels_, pool_, formats_, ledger_);
     Status had = memory ? Status() : Status(memory.error());
     if (had && !reference) had = reference.error();
     if (had) {
-      flushed_ = *std::move(memory);
+      swept_ = *std::move(memory);
+      // Memory that was never written would be one page of zeros everywhere.
+      std::ranges::fill(swept_.bytes(), std::byte{1});
       reference_.emplace(*std::move(reference));
     }
     if (const Status all = comm::AgreeOnSuccess(group_, had); !all) return all;
@@ -301,12 +304,18 @@ class StepsRunner {
   }
 
   // What a step reads is in no cache before it, as in models that are much larger than caches.
+  // Caches are filled by reading: lines that were written would have to go back to memory while
+  // the step reads its weights, and would slow it as no step of a model is slowed.
   void EmptyCaches() {
+    if (!options_.empties_caches) return;
     constexpr size_t kPiece = size_t{1} << 18;
-    const auto pieces = static_cast<int64_t>(flushed_.size_bytes() / kPiece);
+    const auto pieces = static_cast<int64_t>(swept_.size_bytes() / kPiece);
+    std::atomic<uint64_t> sums = 0;  // so that reading cannot be left out
     pool_.ParallelFor(pieces, [&](int64_t piece, int) {
-      auto* line = reinterpret_cast<uint64_t*>(flushed_.data() + piece * kPiece);
-      for (size_t i = 0; i < kPiece / sizeof(uint64_t); i += 8) ++line[i];
+      const auto* line = reinterpret_cast<const uint64_t*>(swept_.data() + piece * kPiece);
+      uint64_t sum = 0;
+      for (size_t i = 0; i < kPiece / sizeof(uint64_t); i += 8) sum += line[i];
+      sums.fetch_add(sum, std::memory_order_relaxed);
     });
   }
 
@@ -385,7 +394,7 @@ class StepsRunner {
   std::unique_ptr<device::Device> device_;
   memory::Ledger unlimited_;  // what cannot be had is an error of its own
   memory::Ledger& ledger_;
-  memory::Reservation flushed_;
+  memory::Reservation swept_;  // to empty caches
   std::optional<ReferenceKernel> reference_;
   double copy_bytes_per_second_ = 0;
   double unevenness_ = 0;
