@@ -13,6 +13,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "checkpoint/checkpoint.h"
 #include "kernels/choose_kernels.h"
@@ -109,6 +110,7 @@ TEST_P(GoldenModels, GreedyContinuationsEqualTransformers) {
 }
 
 TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
+  constexpr size_t kMostSingle = 24;
   for (const Formats& formats : EveryFormat()) {
     const bool f32 = formats.weights.matrices == WeightFormat::kF32;
     for (const KernelSet* kernels : kernels::SupportedKernels()) {
@@ -128,7 +130,12 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
       for (const int chunk : {1, 7, 64, 100}) {
         if ((chunk == 1 && f32) || (chunk != 7 && reference)) continue;  // slow
         for (size_t i = 0; i < prompts_.size(); ++i) {
-          EXPECT_TRUE(model.Logits(prompts_[i].tokens, chunk, static_cast<int>(i)) == expected[i])
+          const auto whole = std::span<const int32_t>(prompts_[i].tokens);
+          // Single tokens of the beginning: 7 at a time go past the end of a block of the cache.
+          const auto tokens =
+              whole.first(chunk == 1 ? std::min(kMostSingle, whole.size()) : whole.size());
+          const auto logits = model.Logits(tokens, chunk, static_cast<int>(i));
+          EXPECT_TRUE(std::ranges::equal(logits, std::span(expected[i]).first(logits.size())))
               << kernels->name << " " << Describe(formats) << ", chunks of " << chunk << ", prompt "
               << i;
         }

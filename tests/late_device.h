@@ -195,7 +195,7 @@ class LateStream : public device::Stream {
       const float* row = logits.rows.row(static_cast<int64_t>(i));
       largest_[i] = static_cast<int32_t>(std::max_element(row, row + vocab_size_) - row);
     }
-    return {.largest = largest_.data()};
+    return {.rows = {}, .largest = largest_.data()};
   }
   bool FetchAllFinite(const device::Frame& frame) override {
     ExpectDone();

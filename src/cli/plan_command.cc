@@ -15,7 +15,8 @@ using planner::Candidate;
 constexpr int kMostTogether = 4096;  // that --max-batch takes
 
 bool OptionsSay(const plan::Plan& plan) {
-  return plan.lines.empty() && plan.pipeline.cuts.empty() && !plan.spilled_kv;
+  return plan.lines.empty() && plan.pipeline.cuts.empty() && plan.cut_from_tokens == 0 &&
+         !plan.spilled_kv;
 }
 
 std::string PipelineOptions(const plan::Plan& plan) {

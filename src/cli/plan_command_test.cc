@@ -125,7 +125,9 @@ TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
   solved.lines.emplace_back();
   const plan::Plan cut = PlanOf("attention=dp2,experts=ep2",
                                 {.chunks = 2, .cut = strategy::ChunkCut::kExperts, .cuts = {0.2}});
-  for (const plan::Plan& plan : {solved, cut}) {
+  plan::Plan whole_decode = PlanOf("attention=dp2,experts=ep2", {.micro_batches = 2});
+  whole_decode.cut_from_tokens = 64;
+  for (const plan::Plan& plan : {solved, cut, whole_decode}) {
     Reported reported(plan);
     EXPECT_THAT(CommandOf(reported.report), IsEmpty());
     EXPECT_THAT(HowToRun(reported.report), HasSubstr("--out FILE"));

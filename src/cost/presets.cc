@@ -294,9 +294,9 @@ Status AddOperators(const GpuPreset& gpu, MachineProfile& profile) {
   }
   for (const PresetCurve& curve : PresetCurves()) {
     if (curve.gpu != nearest->key) continue;
-    const Result<nlohmann::json> json = ParseJson(curve.json);
-    if (!json) return json.error();
-    Result<OperatorModel> model = OperatorModelFromJson(*json);
+    const Result<nlohmann::json> parsed = ParseJson(curve.json);
+    if (!parsed) return parsed.error();
+    Result<OperatorModel> model = OperatorModelFromJson(*parsed);
     if (!model) return model.error();
     const std::string name = model->spec.name;
     profile.operators.emplace(name, *std::move(model));

@@ -51,9 +51,15 @@ TEST(Scheduler, PaddingIsComputedInThePlaceOfTheLastTokenAndHasBlocks) {
     positions.push_back(sequence->next_position());
     counts.push_back(step[0].num_tokens);
     ends.push_back(step[0].reach_end());
-    if (i == 0) EXPECT_EQ(sequence->pending()[48], 148);
-    if (i < 3) EXPECT_EQ(sequence->pending()[static_cast<size_t>(step[0].num_tokens) - 1], -1);
-    if (i == 3) EXPECT_EQ(sequence->pending().front(), last);
+    if (i == 0) {
+      EXPECT_EQ(sequence->pending()[48], 148);
+    }
+    if (i < 3) {
+      EXPECT_EQ(sequence->pending()[static_cast<size_t>(step[0].num_tokens) - 1], -1);
+    }
+    if (i == 3) {
+      EXPECT_EQ(sequence->pending().front(), last);
+    }
     Advance(scheduler, step);
   }
   EXPECT_THAT(positions, ::testing::ElementsAre(0, 60, 120, 49, 50, 51));

@@ -104,8 +104,17 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   if (cases.empty()) cases = num_ranks == 1 ? CasesOfOneRank() : CasesOfSeveralRanks(num_ranks);
   const auto num_cases = static_cast<int>(cases.size());
   std::vector<Trial> trials;
+  const auto add = [&trials](const ModelShape& of, const strategy::Layout& layout,
+                             const strategy::Pipeline& pipeline,
+                             const std::vector<StepCase>& steps) {
+    Trial& trial = trials.emplace_back();
+    trial.shape = of;
+    trial.layout = layout;
+    trial.pipeline = pipeline;
+    trial.cases = steps;
+  };
   if (num_ranks == 1) {
-    for (const ModelShape& each : shapes) trials.push_back({each, {}, {}, cases});
+    for (const ModelShape& each : shapes) add(each, {}, {}, cases);
     return trials;
   }
   // What overlap costs, and how well it is predicted. Few steps tell.
@@ -119,15 +128,15 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
   const strategy::Layout all{
       .attention_tp = num_ranks, .expert_tp = num_ranks, .divides_head = true};
-  for (const ModelShape& each : shapes) trials.push_back({each, experts, {}, cases});
-  trials.push_back({shape(0), all, {}, cases});
-  trials.push_back({shape(1), slices, {}, cases});
-  trials.push_back({shape(2), heads, {}, cases});
-  trials.push_back({shape(0), experts, of_tokens, large});
-  trials.push_back({shape(1), experts, {.chunks = 8}, large});
-  trials.push_back({shape(0), experts, of_experts, large});
-  trials.push_back({shape(2), experts, halves, large});
-  trials.push_back({shape(0), experts, halves, large});
+  for (const ModelShape& each : shapes) add(each, experts, {}, cases);
+  add(shape(0), all, {}, cases);
+  add(shape(1), slices, {}, cases);
+  add(shape(2), heads, {}, cases);
+  add(shape(0), experts, of_tokens, large);
+  add(shape(1), experts, {.chunks = 8}, large);
+  add(shape(0), experts, of_experts, large);
+  add(shape(2), experts, halves, large);
+  add(shape(0), experts, halves, large);
   return trials;
 }
 

@@ -11,7 +11,7 @@
 namespace convene::kernels {
 namespace {
 
-constexpr int kRows = 20;
+constexpr int kAllRows = 20;
 
 // Columns [first_col, first_col + count) of `source`, packed and unpacked again.
 std::vector<float> RoundTrip(const StoredMatrix& source, WeightFormat format, int group,
@@ -44,12 +44,12 @@ TEST(PackGroup, PacksColumnsWithTheNumbersOfTheWholeRow) {
   constexpr int kCols = 420;
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
-  std::vector<float> values(kRows * kCols);
+  std::vector<float> values(kAllRows * kCols);
   for (float& value : values) value = normal(random);
-  for (int row = 0; row < kRows; ++row) values[row * kCols + 300] = 9;  // outside of most parts
+  for (int row = 0; row < kAllRows; ++row) values[row * kCols + 300] = 9;  // outside of most parts
   const StoredMatrix source{.data = reinterpret_cast<const std::byte*>(values.data()),
                             .row_stride = kCols,
-                            .rows = kRows,
+                            .rows = kAllRows,
                             .cols = kCols};
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8}) {
     ExpectColumnsOfTheWhole(source, format, 32, 0, 37);
@@ -65,13 +65,13 @@ TEST(PackGroup, PacksColumnsWithTheNumbersOfTheWholeRow) {
 
 TEST(PackGroup, PacksColumnsOfFp8BlocksFromWithinABlock) {
   constexpr int kCols = 300;
-  std::vector<std::byte> bytes(kRows * kCols);
+  std::vector<std::byte> bytes(kAllRows * kCols);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 % 120);
   const std::vector<float> scales = {0.5f, 0.3f, 0.7f};
   const StoredMatrix source{.dtype = tensor::DType::kE4m3,
                             .data = bytes.data(),
                             .row_stride = kCols,
-                            .rows = kRows,
+                            .rows = kAllRows,
                             .cols = kCols,
                             .scales = {.data = std::as_bytes(std::span(scales)),
                                        .block_rows = 128,
@@ -84,15 +84,15 @@ TEST(PackGroup, PacksColumnsOfFp8BlocksFromWithinABlock) {
 
 TEST(PackGroup, PacksColumnsOfMxfp4FromTheSecondHalfOfAByte) {
   constexpr int kCols = 96;
-  std::vector<std::byte> bytes(kRows * kCols / 2);
+  std::vector<std::byte> bytes(kAllRows * kCols / 2);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 13 % 251);
-  std::vector<std::byte> scales(kRows * kCols / 32);
+  std::vector<std::byte> scales(kAllRows * kCols / 32);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(120 + i % 11);
   const StoredMatrix source{
       .dtype = tensor::DType::kE2m1,
       .data = bytes.data(),
       .row_stride = kCols,
-      .rows = kRows,
+      .rows = kAllRows,
       .cols = kCols,
       .scales = {.data = scales, .is_e8m0 = true, .block_cols = 32, .blocks_per_row = kCols / 32}};
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kInt8}) {

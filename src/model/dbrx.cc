@@ -12,8 +12,8 @@ MoeSpec ReadExperts(ConfigFields& config, int num_layers) {
   ConfigFields ffn = config.Object("ffn_config");
   CheckActivation(config, ffn.Object("ffn_act_fn").Text("name", "silu"));
   MoeSpec moe = {
-      .num_experts = ffn.Integer("moe_num_experts", 4, kExperts),
-      .top_k = ffn.Integer("moe_top_k", 1, kExperts),
+      .num_experts = ffn.Integer("moe_num_experts", 4, kExpertCount),
+      .top_k = ffn.Integer("moe_top_k", 1, kExpertCount),
       .intermediate_size = ffn.Integer("ffn_hidden_size", 3584, kIntermediate),
   };
   constexpr std::string_view kNorm = "moe_normalize_expert_weights";

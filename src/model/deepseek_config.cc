@@ -73,7 +73,7 @@ Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& def
   const int num_shared =
       config.IsNull("n_shared_experts")
           ? 0
-          : config.Integer("n_shared_experts", defaults.num_shared_experts, {0, kExperts.max});
+          : config.Integer("n_shared_experts", defaults.num_shared_experts, {0, kExpertCount.max});
   const int64_t shared_width = int64_t{num_shared} * moe.intermediate_size;
   if (shared_width > kIntermediate.max) {
     config.Fail(
@@ -108,8 +108,8 @@ Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& def
 
 void ReadExpertGroups(ConfigFields& config, int num_expert_groups, int top_expert_groups,
                       MoeSpec& moe) {
-  moe.num_expert_groups = config.Integer("n_group", num_expert_groups, kExperts);
-  moe.top_expert_groups = config.Integer("topk_group", top_expert_groups, kExperts);
+  moe.num_expert_groups = config.Integer("n_group", num_expert_groups, kExpertCount);
+  moe.top_expert_groups = config.Integer("topk_group", top_expert_groups, kExpertCount);
   if (moe.num_experts % moe.num_expert_groups != 0) {
     config.Fail(fmt::format("{} experts cannot be divided into {} groups", moe.num_experts,
                             moe.num_expert_groups));

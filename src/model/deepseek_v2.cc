@@ -11,7 +11,7 @@ Result<ModelSpec> ReadDeepseekV2(ConfigFields& config) {
   if (!config.Has("num_experts_per_tok")) config.Fail("num_experts_per_tok is missing");
   MoeSpec moe = {
       .num_experts = config.Integer({"n_routed_experts", "num_experts"}, 64, kExpertsOrNone),
-      .top_k = config.Integer("num_experts_per_tok", 1, kExperts),
+      .top_k = config.Integer("num_experts_per_tok", 1, kExpertCount),
       .group_score = GroupScore::kMax,
   };
   moe.routed_scale = static_cast<float>(config.Number("routed_scaling_factor", 1, kMultiplier));

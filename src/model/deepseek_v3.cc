@@ -9,7 +9,7 @@ namespace convene::model {
 Result<ModelSpec> ReadDeepseekV3(ConfigFields& config) {
   MoeSpec moe = {
       .num_experts = config.Integer({"n_routed_experts", "num_local_experts"}, 256, kExpertsOrNone),
-      .top_k = config.Integer("num_experts_per_tok", 8, kExperts),
+      .top_k = config.Integer("num_experts_per_tok", 8, kExpertCount),
       .score = RouterScore::kSigmoid,
       .correction_bias = true,
       .group_score = GroupScore::kTopTwoSum,

@@ -138,8 +138,8 @@ Result<ModelSpec> ReadGptOss(ConfigFields& config) {
   attention.sinks = true;
   // The softmax is over the chosen experts' logits, which is that over all divided by their sum.
   const MoeSpec moe = {
-      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 128, kExperts),
-      .top_k = config.Integer("num_experts_per_tok", 4, kExperts),
+      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 128, kExpertCount),
+      .top_k = config.Integer("num_experts_per_tok", 4, kExpertCount),
       .intermediate_size = config.Integer("intermediate_size", 2880, kIntermediate),
       .activation = {.kind = Activation::kClampedSwiglu,
                      .limit = static_cast<float>(config.Number("swiglu_limit", 7, kClip)),

@@ -53,8 +53,8 @@ Result<ModelSpec> ReadGraniteMoe(ConfigFields& config) {
   decoder.attention.output_bias = decoder.attention.qkv_bias;
   // The softmax is over the chosen experts' logits, which is that over all divided by their sum.
   const MoeSpec moe = {
-      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExperts),
-      .top_k = config.Integer("num_experts_per_tok", 2, kExperts),
+      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExpertCount),
+      .top_k = config.Integer("num_experts_per_tok", 2, kExpertCount),
       .intermediate_size = config.Integer("intermediate_size", 11008, kIntermediate),
       .router_norm = RouterNorm::kSum,
   };

@@ -16,8 +16,8 @@ Result<ModelSpec> ReadMixtral(ConfigFields& config) {
                                                .rope_theta = 1e6});
   decoder.attention.window = ReadWindow(config, 0);
   const MoeSpec moe = {
-      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExperts),
-      .top_k = config.Integer("num_experts_per_tok", 2, kExperts),
+      .num_experts = config.Integer({"num_local_experts", "num_experts"}, 8, kExpertCount),
+      .top_k = config.Integer("num_experts_per_tok", 2, kExpertCount),
       .intermediate_size = config.Integer("intermediate_size", 14336, kIntermediate),
       .router_norm = RouterNorm::kSum,
   };

@@ -25,8 +25,8 @@ Result<ModelSpec> ReadOlmoe(ConfigFields& config) {
         attention.num_heads, attention.head_dim, attention.query_dim(), decoder.spec.hidden_size));
   }
   const MoeSpec moe = {
-      .num_experts = config.Integer({"num_experts", "num_local_experts"}, 64, kExperts),
-      .top_k = config.Integer("num_experts_per_tok", 8, kExperts),
+      .num_experts = config.Integer({"num_experts", "num_local_experts"}, 64, kExpertCount),
+      .top_k = config.Integer("num_experts_per_tok", 8, kExpertCount),
       .intermediate_size = config.Integer("intermediate_size", 2048, kIntermediate),
       .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
   };

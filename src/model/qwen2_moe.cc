@@ -59,7 +59,7 @@ Result<ModelSpec> ReadQwen2Moe(ConfigFields& config) {
   decoder.attention.qkv_bias = config.Boolean("qkv_bias", true);
   const MoeSpec moe = {
       .num_experts = config.Integer("num_experts", 60, kExpertsOrNone),
-      .top_k = config.Integer("num_experts_per_tok", 4, kExperts),
+      .top_k = config.Integer("num_experts_per_tok", 4, kExpertCount),
       .intermediate_size = config.Integer("moe_intermediate_size", 1408, kIntermediate),
       .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
       .shared_intermediate_size =

@@ -24,7 +24,7 @@ Result<ModelSpec> ReadQwen3Moe(ConfigFields& config) {
   }
   const MoeSpec moe = {
       .num_experts = config.Integer({"num_experts", "num_local_experts"}, 128, kExpertsOrNone),
-      .top_k = config.Integer("num_experts_per_tok", 8, kExperts),
+      .top_k = config.Integer("num_experts_per_tok", 8, kExpertCount),
       .intermediate_size = config.Integer("moe_intermediate_size", 768, kIntermediate),
       .router_norm = config.Boolean("norm_topk_prob", false) ? RouterNorm::kSum : RouterNorm::kNone,
   };

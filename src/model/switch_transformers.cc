@@ -194,7 +194,7 @@ Result<ModelSpec> ReadSwitchTransformers(ConfigFields& config) {
   cross.relative_bias = false;
 
   const int dense_width = config.Integer("d_ff", 2048, kIntermediate);
-  MoeSpec moe = {.num_experts = config.Integer("num_experts", 8, kExperts),
+  MoeSpec moe = {.num_experts = config.Integer("num_experts", 8, kExpertCount),
                  .top_k = 1,
                  .intermediate_size = dense_width,
                  .activation = kRelu,

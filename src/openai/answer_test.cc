@@ -22,7 +22,8 @@ text::Tokenizer ByteTokenizer() {
 ordered_json LogprobsOf(const std::vector<engine::GeneratedToken>& tokens) {
   GenerationBody request;
   request.request.num_logprobs = 2;
-  const Answer answer = {.tokens = tokens};
+  Answer answer;
+  answer.tokens = tokens;
   return AnswerBody(ByteTokenizer(), request, std::span(&answer, 1), {})["choices"][0]["logprobs"];
 }
 

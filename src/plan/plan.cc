@@ -252,12 +252,13 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
     return Assign(ExpertsInMemoryFromJson(value), &plan->experts_in_memory);
   }
   if (key == "spilled_kv") return Assign(SpilledKvFromJson(value), &plan->spilled_kv);
-  constexpr const char* kMembers =
+  constexpr const char* kKnownMembers =
       "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, spilled_kv, "
       "made_for and predicted (objects), alternatives and lines (lists), threads, sequences, "
       "step_tokens, comm_budget, host_threads and experts_in_memory (whole numbers)";
   if (!value.is_string()) {
-    return Error{fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kMembers)};
+    return Error{
+        fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kKnownMembers)};
   }
   const auto text = value.get<std::string>();
   if (key == "layout") return Assign(ParseLayout(text), &plan->layout);
@@ -270,7 +271,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
       "lines",     "threads",  "step_tokens", "comm_budget", "host_threads", "experts_in_memory"};
   const bool is_other = std::ranges::find(kOthers, key) != std::end(kOthers);
   return Error{fmt::format("{} is {}; {}", Quote(key), is_other ? "of the wrong kind" : "not known",
-                           kMembers)};
+                           kKnownMembers)};
 }
 
 }  // namespace

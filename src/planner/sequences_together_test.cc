@@ -45,7 +45,9 @@ TEST(SequencesTogether, ManyShareWhatAStepReads) {
   double least = SecondsWith(*chosen, chosen->batch);
   for (const TriedBatch& one : chosen->tried) {
     least = std::min(least, one.seconds);
-    if (one.batch < chosen->batch) EXPECT_GT(one.seconds, SecondsWith(*chosen, chosen->batch));
+    if (one.batch < chosen->batch) {
+      EXPECT_GT(one.seconds, SecondsWith(*chosen, chosen->batch));
+    }
   }
   EXPECT_LE(SecondsWith(*chosen, chosen->batch), 1.03 * least);
   EXPECT_THAT(chosen->Describe(1000), HasSubstr(" of 1,000 requests run together; 4 would take "));

@@ -67,9 +67,9 @@ TEST(StepWatcher, TellsOfTheExpertsBeforeAStepWasLookedAt) {
   StepWatcher watcher;
   EXPECT_EQ(watcher.LastStepSvg(), "");
   watcher.See(TwoRanks());
-  const auto json = nlohmann::json::parse(watcher.LastStepJson());
-  EXPECT_TRUE(json["step"].is_null());
-  EXPECT_EQ(json["experts"]["tokens"], nlohmann::json::parse("[[6, 2, 0, 0], []]"));
+  const auto last = nlohmann::json::parse(watcher.LastStepJson());
+  EXPECT_TRUE(last["step"].is_null());
+  EXPECT_EQ(last["experts"]["tokens"], nlohmann::json::parse("[[6, 2, 0, 0], []]"));
 }
 
 }  // namespace
