@@ -83,6 +83,7 @@ Status OutputFile::Finish() {
 
 Status WriteWholeFile(const std::string& path, std::string_view content) {
   const std::string temporary = path + ".tmp";
+  unlink(temporary.c_str());  // of a run that was killed
   Result<OutputFile> file = OutputFile::Create(temporary, content.size());
   if (!file) return file.error();
   Status status = file->WriteAt(0, std::as_bytes(std::span(content)));

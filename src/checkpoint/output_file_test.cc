@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "base/read_file.h"
 
@@ -74,6 +75,7 @@ TEST_F(OutputFileTest, ReportsThatTheFileCannotGrow) {
 
 TEST_F(OutputFileTest, WholeFilesLeaveNothingBeside) {
   const std::string path = Temporary("whole");
+  std::ofstream(path + ".tmp") << "of a run that was killed";
   ASSERT_TRUE(WriteWholeFile(path, "content"));
   EXPECT_EQ(*ReadFile(path, 100), "content");
   EXPECT_FALSE(fs::exists(path + ".tmp"));

@@ -203,13 +203,23 @@ class RooflineCommand : public Command {
       if (!available) return available.error();
       bytes = static_cast<double>(available->bytes);
     }
-    return cost::TiersOf(machine, format, bytes);
+    Result<std::vector<cost::MemoryTier>> tiers = cost::TiersOf(machine, format, bytes);
+    if (tiers && !(tiers->front().bytes > 0)) {
+      return Error{fmt::format("the profile does not say how much memory {} has: give --memory GIB",
+                               tiers->front().name)};
+    }
+    return tiers;
   }
 
-  planner::OffloadFormat FormatOf(const std::string& name, double fast_flops) const {
+  planner::OffloadFormat FormatOf(const std::string& name,
+                                  const std::vector<cost::MemoryTier>& tiers) const {
     const auto format = kernels::WeightFormatFromName(name);
     const double bytes = weights::BytesPerWeight(runtime::DefaultFormats(*format).weights);
-    return {.name = name, .weight_bytes = bytes, .resident_bytes = bytes, .fast_flops = fast_flops};
+    return {.name = name,
+            .weight_bytes = bytes,
+            .resident_bytes = bytes,
+            .fast_flops = tiers[0].flops.value_or(0),
+            .slow_flops = tiers[1].flops.value_or(0)};
   }
 
   Result<planner::OffloadQuestion> Ask(const cost::MachineProfile& machine,
@@ -226,7 +236,7 @@ class RooflineCommand : public Command {
     for (const std::string& name : weights_) {
       const auto of_format = cost::TiersOf(machine, name, tiers[0].bytes);
       if (!of_format) return of_format.error();
-      question.formats.push_back(FormatOf(name, *of_format->front().flops));
+      question.formats.push_back(FormatOf(name, *of_format));
     }
     if (micro_batch_) question.micro_batches = {*micro_batch_};
     return question;

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
+#include "cli/paged_figures.h"
 #include "cli/sampling_options.h"
 #include "cli/value_options.h"
 #include "engine/engine.h"
@@ -71,7 +72,7 @@ class RunPrompt : public Command {
     if (!generated) return generated;
     memory_.Sample();
     PrintNote("{}", DescribePages(engine.model().paged()));
-    return model_.watch->WriteAfter(Report(engine.phase_changes()));
+    return model_.watch->WriteAfter(Report(engine));
   }
 
  private:
@@ -139,7 +140,8 @@ class RunPrompt : public Command {
                        FormatCount(static_cast<uint64_t>(context_), "token"));
   }
 
-  Status Report(const runtime::PhaseChanges& changes) {
+  Status Report(engine::Engine& engine) {
+    const runtime::PhaseChanges& changes = engine.phase_changes();
     const double prompt_rate = static_cast<double>(num_prompt_tokens_) / first_token_s_;
     const double decode_rate =
         num_generated_ > 1 ? static_cast<double>(num_generated_ - 1) / decode_s_ : 0.0;
@@ -159,6 +161,7 @@ class RunPrompt : public Command {
                       {"tokens_per_s", decode_rate},
                       {"seed", seed_},
                       {"experts_moved", ToJson(changes)},
+                      {"paged", PagedFigures(engine.model())},
                       {"peak_resident_bytes", memory_.peak_bytes()}});
   }
 

@@ -21,10 +21,10 @@ namespace {
 
 // Where this checkpoint in these formats is packed below a directory of pages.
 std::string PagesOf(const std::string& page_directory, const std::string& checkpoint_directory,
-                    const std::string& file_identities, const weights::WeightFormats& formats,
+                    const std::string& source, const weights::WeightFormats& formats,
                     const weights::Share& parts) {
   namespace fs = std::filesystem;
-  const std::string key = fmt::format("{} {}", weights::kPackedVersion, file_identities);
+  const std::string key = fmt::format("{} {}", weights::kPackedVersion, source);
   const fs::path path = fs::weakly_canonical(checkpoint_directory);
   const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
   const std::string format = formats.matrices == kernels::WeightFormat::kInt4
@@ -82,7 +82,7 @@ Status MakePages(const PagesRequest& request, ModelSource* source) {
                     options.page_directory)};
   }
   const std::string directory =
-      PagesOf(options.page_directory, checkpoint.directory(), checkpoint.FileIdentities(),
+      PagesOf(options.page_directory, checkpoint.directory(), weights::SourceOfPages(checkpoint),
               request.formats, weights::PartsOf(ShareOf(options)));
   if (!weights::IsPackedDirectory(directory)) {
     if (Status packed = PackPages(directory, request, checkpoint); !packed) return packed;

@@ -37,7 +37,7 @@ struct Shape {
 };
 
 planner::OffloadPolicy PolicyOf(const Shape& shape) {
-  const int rows = std::max(1, shape.sequences / shape.micro_batches);
+  const int rows = (shape.sequences + shape.micro_batches - 1) / shape.micro_batches;
   return {.batch = rows * shape.micro_batches, .micro_batch = rows, .attention_on_host = true};
 }
 

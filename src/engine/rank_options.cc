@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/units.h"
@@ -121,6 +122,20 @@ Result<MemoryPlan> PlanMemoryOf(const device::DeviceBytes& device, const model::
 
 namespace {
 
+// Biases of experts are no matrices, and lie with the program's own memory. In models of many
+// experts they are more than that has room for (gpt-oss-120b: 152 MiB).
+uint64_t ExpertBiasBytes(const model::ModelSpec& local) {
+  uint64_t count = 0;
+  for (const auto* layers : {&local.layers, &local.encoder_layers}) {
+    for (const model::LayerSpec& layer : *layers) {
+      if (!layer.moe || !layer.moe->expert_bias) continue;
+      const int of_expert = 2 * layer.moe->intermediate_size + local.hidden_size;
+      count += static_cast<uint64_t>(layer.moe->num_experts) * static_cast<uint64_t>(of_expert);
+    }
+  }
+  return count * sizeof(float);
+}
+
 Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
                                 const model::ModelSpec& spec, const LoadOptions& options,
                                 const runtime::Formats& formats, int num_threads) {
@@ -140,6 +155,7 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
       .max_sequences = (options.max_sequences + num_groups - 1) / num_groups,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
   };
+  needs.fixed[memory::Use::kProgram] += ExpertBiasBytes(*local);
   const weights::ExpertRooms rooms = weights::RoomsOf(spec, formats.weights, share);
   needs.fixed[memory::Use::kWeights] =
       weights::PackedSizeBytes(*local, formats.weights, share, rooms);
@@ -253,8 +269,15 @@ Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
     // As many sequences as are asked for come first: whoever chose their number weighs them.
     needs->blocks_per_sequence = BlocksOfSequence(*options.batch_work);
   } else {
-    // What is left, more contexts and more experts in memory have one half each at least.
-    needs->most_kv_bytes = context_bytes + (available_bytes - least_bytes) / 2;
+    // What is left, more contexts and more experts in memory have one half each at least; a plan
+    // that wants fewer experts there leaves the rest to contexts.
+    const uint64_t left_bytes = available_bytes - least_bytes;
+    uint64_t of_experts = left_bytes / 2;
+    if (const std::optional<int> planned = options.plan.experts_in_memory) {
+      const int num_pages = std::clamp(*planned, fewest, std::max(fewest, sizes.num_pages));
+      of_experts = std::min(of_experts, sizes.bytes_with(num_pages) - sizes.bytes_with(fewest));
+    }
+    needs->most_kv_bytes = context_bytes + left_bytes - of_experts;
   }
   Result<MemoryPlan> plan = PlanMemory(*needs, ledger);
   if (!plan) return plan;

@@ -187,9 +187,20 @@ Status SpillFile::Make() {
   return {};
 }
 
+// Some file systems refuse direct requests only when one comes.
+void SpillFile::TryDirect() {
+  constexpr size_t kBlock = 4096;
+  alignas(kBlock) static constexpr std::byte kZeros[kBlock] = {};
+  if (!is_direct_ || pwrite(descriptor_, kZeros, kBlock, 0) >= 0 || errno != EINVAL) return;
+  is_direct_ = false;
+  why_ = "its file system refuses direct writes of 4096 bytes";
+  fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) & ~O_DIRECT);
+}
+
 // A full disk is better noticed now than after hours. Not every file system can reserve.
 Status SpillFile::Reserve() {
   const auto size = static_cast<off_t>(size_bytes_);
+  TryDirect();
   if (fallocate(descriptor_, 0, 0, size) == 0) return {};
   const int reason = errno;
   if ((reason == EOPNOTSUPP || reason == ENOSYS) && FreeBytes(directory_) >= size_bytes_ &&

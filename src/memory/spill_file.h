@@ -69,6 +69,7 @@ class SpillFile {
   SpillFile(std::string directory, uint64_t size_bytes, Options options)
       : directory_(std::move(directory)), size_bytes_(size_bytes), options_(std::move(options)) {}
   Status Make();
+  void TryDirect();
   Status Reserve();
   Status MakeQueue();
   Status Transfer(std::span<const SpillTransfer> transfers, bool is_write);

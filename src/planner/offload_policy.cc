@@ -29,6 +29,7 @@ class Pricing {
         streamed_bytes_(model_.StreamedElements() * format.weight_bytes),
         resident_bytes_(model_.resident_elements * format.resident_bytes),
         fast_flops_(format.fast_flops > 0 ? format.fast_flops : *question.fast.flops),
+        slow_flops_(format.slow_flops > 0 ? format.slow_flops : question.slow.flops.value_or(0)),
         context_(question.prompt_tokens + question.gen_tokens / 2),
         longest_(question.prompt_tokens + question.gen_tokens) {
     cached_at_mean_ = model_.CachedElements(context_) * q_.kv_bytes;
@@ -135,7 +136,7 @@ class Pricing {
     seconds.fast = count * ResidentSeconds(policy.micro_batch);
     if (policy.experts_on_host) {
       seconds.host +=
-          count * StreamedSeconds(policy.micro_batch, *q_.slow.flops, q_.slow.bytes_per_second);
+          count * StreamedSeconds(policy.micro_batch, slow_flops_, q_.slow.bytes_per_second);
       const double rows = policy.batch * model_.num_layers * model_.hidden * q_.activation_bytes;
       up += rows;
       down += rows;
@@ -148,7 +149,7 @@ class Pricing {
     const double scores = model_.ScoreFlops(context_) * policy.micro_batch;
     const double cached = cached_at_mean_ * policy.micro_batch;
     if (policy.attention_on_host) {
-      seconds.host += count * Roofed(scores, cached, *q_.slow.flops, q_.slow.bytes_per_second);
+      seconds.host += count * Roofed(scores, cached, slow_flops_, q_.slow.bytes_per_second);
       up += policy.batch * model_.output_elements * q_.activation_bytes;
       down += policy.batch * (model_.query_elements * q_.activation_bytes + cached_of_token_);
     } else {
@@ -165,6 +166,7 @@ class Pricing {
   double streamed_bytes_;
   double resident_bytes_;
   double fast_flops_;
+  double slow_flops_;  // 0: nothing computes there, and no policy wants it
   double context_;
   double longest_;
   double cached_at_mean_ = 0;      // of one sequence, as are the next

@@ -25,6 +25,7 @@ struct OffloadFormat {
   double weight_bytes = 2;    // per element of streamed weights
   double resident_bytes = 2;  // per element of the others
   double fast_flops = 0;      // of the fast tier's processor; 0: as the tier says
+  double slow_flops = 0;      // of the slow tier's, likewise
 };
 
 struct OffloadPolicy {

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/is_there.h"
+#include "base/read_file.h"
 #include "checkpoint/output_directory.h"
 #include "weights/finite_weights.h"
 #include "weights/layer_jobs.h"
@@ -53,12 +54,28 @@ bool IsCopied(const fs::directory_entry& entry) {
   return name != kFormatsName && name != kPartName;
 }
 
+}  // namespace
+
+std::string SourceOfPages(const checkpoint::Checkpoint& checkpoint) {
+  std::string configuration;
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    constexpr uint64_t kMostBytes = uint64_t{64} << 20;
+    const Result<std::string> text =
+        ReadFile((fs::path(checkpoint.directory()) / name).string(), kMostBytes);
+    configuration += fmt::format("{} {}\n", name, text ? *text : "");
+  }
+  return fmt::format("{} {:016x}", checkpoint.FileIdentities(),
+                     DigestOf(std::as_bytes(std::span(configuration))));
+}
+
+namespace {
+
 std::string KeyOf(const checkpoint::Checkpoint& checkpoint, const WeightFormats& formats,
                   const Share& parts) {
   const std::string what =
       fmt::format("{} {} {} {} {} {} {} {}", kPackedVersion, kernels::Name(formats.matrices),
                   formats.group, parts.attention_part, parts.attention_parts, parts.expert_slice,
-                  parts.expert_slices, checkpoint.FileIdentities());
+                  parts.expert_slices, SourceOfPages(checkpoint));
   return fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(what))));
 }
 
@@ -187,17 +204,21 @@ class DirectoryPacker {
     Status room =
         output_->CheckRoom(PackedFile::SizeBytes(weights_, target_.parts), target_.remedy);
     if (!room) return room;
+    // Notes first: of a directory without them nobody knows what its weights are.
+    if (target_.resumes) {
+      Result<checkpoint::OutputFile> notes = checkpoint::OutputFile::Create(PathOf(kPartName), 0);
+      if (!notes) return notes.error();
+      notes_.emplace(*std::move(notes));
+      if (Status noted = Note(key); !noted) return noted;
+    }
     Result<PackedFile> file =
         PackedFile::Open(weights_, target_.parts, PathOf(kWeightsName), false);
     if (!file) return OnDisk(file.error());
     file_.emplace(*std::move(file));
     if (!target_.resumes) return {};
-    Result<checkpoint::OutputFile> notes = checkpoint::OutputFile::Create(PathOf(kPartName), 0);
-    if (!notes) return notes.error();
-    notes_.emplace(*std::move(notes));
     output_->Keep();
     output_.reset();
-    return Note(key);
+    return {};
   }
 
   Status Continue(std::vector<uint64_t> digests) {
@@ -325,7 +346,9 @@ class DirectoryPacker {
          fs::directory_iterator(checkpoint_.directory(), error)) {
       if (!IsCopied(entry)) continue;
       const std::string path = PathOf(entry.path().filename().string());
-      if (!fs::copy_file(entry.path(), path, fs::copy_options::overwrite_existing, error)) break;
+      // One of a run that was killed may be as read-only as its source.
+      fs::remove(path, error);
+      if (error || !fs::copy_file(entry.path(), path, error)) break;
     }
     if (!error) return {};
     return Error{fmt::format("cannot copy the files of {} to {}: {}", checkpoint_.directory(),

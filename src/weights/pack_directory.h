@@ -25,6 +25,10 @@ struct PackTarget {
   std::string remedy = "choose another directory or a smaller format";
 };
 
+// By which what was made of a checkpoint is known to be of it: its files of weights, and what its
+// configurations say, which the directory has copies of.
+std::string SourceOfPages(const checkpoint::Checkpoint& checkpoint);
+
 // Writes the weights of all of the checkpoint in these formats and copies its other files. What is
 // in work is reserved in `ledger`; pages of the checkpoint's files are dropped behind it. Progress
 // is in bytes of the packed file. Returns those. Errors: of the disk; memory that cannot be had;

@@ -100,6 +100,20 @@ TEST_F(PackDirectoryTest, BeginsAnewWhereTheNotesAreOfSomethingElse) {
   EXPECT_TRUE(VerifyPacked(*opened, {}, pool_, {}));
 }
 
+// Pages have copies of configurations, by which they run.
+TEST_F(PackDirectoryTest, OfAnotherConfigurationAreOtherPages) {
+  fs::copy(checkpoint_->directory(), root_ / "model");
+  const auto source = [&] {
+    const auto model = checkpoint::Checkpoint::Open((root_ / "model").string());
+    CHECK(model.ok(), "{}", model.error().message);
+    return SourceOfPages(*model);
+  };
+  const std::string before = source();
+  EXPECT_EQ(source(), before);
+  std::ofstream(root_ / "model/generation_config.json") << R"({"temperature": 0.25})";
+  EXPECT_NE(source(), before);
+}
+
 // Files may have so many bytes while it exists; as on a full disk, what is beyond fails.
 class LimitedFiles {
  public:

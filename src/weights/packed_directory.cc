@@ -291,12 +291,15 @@ Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>
       DigestTensors(chosen, /*drop_pages=*/!share.has_value(), pool, progress);
   const auto [differs, wanted] = std::mismatch(found.begin(), found.end(), expected.begin());
   if (differs == found.end()) return {};
+  return Damaged(directory, *wanted, differs->digest);
+}
+
+Error Damaged(const PackedDirectory& directory, const NamedDigest& stored, uint64_t found) {
   return DataLoss(fmt::format(
       "tensor {} in {} is damaged: its checksum is {:016x}, and {:016x} was stored; copy the file "
       "again, or make the directory again with convene quantize (one below --page-dir is made "
-      "again "
-      "once it is removed)",
-      Quote(differs->name), directory.file.path(), differs->digest, wanted->digest));
+      "again once it is removed)",
+      Quote(stored.name), directory.file.path(), found, stored.digest));
 }
 
 Status CheckWholeMatrices(const Share& share) {

@@ -53,6 +53,7 @@ Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
 
 // Reads the tensors that `share` has, or all of them, and compares them with their checksums.
 // Error: the tensor that differs, and its file.
+Error Damaged(const PackedDirectory& directory, const NamedDigest& stored, uint64_t found);
 Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>& share,
                     hardware::ThreadPool& pool, const LoadProgress& progress);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +19,7 @@
 #include "weights/host_pages.h"
 #include "weights/named_weights.h"
 #include "weights/share.h"
+#include "weights/tensor_digests.h"
 #include "weights/weight_layout.h"
 
 namespace convene::weights {
@@ -36,10 +38,18 @@ constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
 // Norms and biases, from the mapped file.
 Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
   const std::byte* const file = directory.file.bytes().data();
-  const checkpoint::StoredTensor* stored = &directory.tensors[num_matrices];
+  size_t at = num_matrices;
   for (const NamedVector& named : Vectors(weights, directory.parts)) {
     named.values->resize(static_cast<size_t>(named.size));
-    std::memcpy(named.values->data(), file + (stored++)->offset, named.size * sizeof(float));
+    const std::span<std::byte> values = std::as_writable_bytes(std::span(*named.values));
+    std::memcpy(values.data(), file + directory.tensors[at].offset, values.size());
+    BlockDigest digest(values);
+    digest.Arrived(values.size());
+    const uint64_t found = digest.Finish();
+    if (found != directory.checksums[at].digest) {
+      return Damaged(directory, directory.checksums[at], found);
+    }
+    ++at;
   }
   return CheckVectors(weights);
 }
@@ -178,11 +188,13 @@ strategy::Part PagedWeights::OwnExperts(LayerId id) const {
 }
 
 strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const {
-  const int num_buffers =
-      options_.least_buffers > 0 ? options_.least_buffers : options_.num_buffers;
-  strategy::Paging paging =
-      strategy::PagingOf(spec(), encoder, num_buffers, num_tokens,
-                         strategy::LargestOwner(spec(), options_.owner.roles));
+  const strategy::ExpertOwner largest = strategy::LargestOwner(spec(), options_.owner.roles);
+  int num_buffers = options_.least_buffers > 0 ? options_.least_buffers : options_.num_buffers;
+  // Ranks that have room for all of their experts need not have equally many, and must cut alike.
+  if (options_.least_buffers == 0 && options_.owner.roles.num_ranks() > 1) {
+    num_buffers = std::max(num_buffers, strategy::CountExperts(spec(), largest));
+  }
+  strategy::Paging paging = strategy::PagingOf(spec(), encoder, num_buffers, num_tokens, largest);
   // The link to a GPU is what a step waits for, and it stands still for little more than the tenth
   // of a millisecond that a layer takes until its router has chosen. A guess could gain no more
   // than that, and a wrong one takes an expert's time.

@@ -333,6 +333,12 @@ TEST_F(PagedWeightsTest, ADamagedPageIsNamedWithItsPlace) {
   const Status loaded = Load({.num_buffers = 4});
   ASSERT_FALSE(loaded.ok()) << "what stays in memory is checked, too";
   EXPECT_THAT(loaded.error().message, HasSubstr("\"layers.0.output\""));
+  FlipByteAt(OffsetOf("layers.0.output"));
+
+  FlipByteAt(OffsetOf("layers.1.ffn_norm"));
+  const Status norms = Load({.num_buffers = 4});
+  ASSERT_FALSE(norms.ok()) << "norms are, too";
+  EXPECT_THAT(norms.error().message, HasSubstr("\"layers.1.ffn_norm\""));
 }
 
 TEST_F(PagedWeightsTest, AFileThatIsWrittenToWhileItIsUsedIsToldFromADamagedOne) {
