@@ -284,7 +284,8 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
     const Result<strategy::Layout> layout = LayoutOf(*options.layout, options.disaggregate);
     if (!layout) return layout.error();
     plan.layout = *layout;
-    plan.decode.reset();  // it is that of both phases
+    plan.made_for.reset();  // it was compared when the file was read
+    plan.decode.reset();    // it is that of both phases
     if (!layout->disaggregates) ForgetStrategy(plan.pipeline);
   }
   if (options.decode_experts) {
@@ -293,6 +294,10 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
     }
   }
   if (Status changed = ChangePhases(options, plan); !changed) return changed.error();
+  if (options.no_overlap) {
+    plan.pipeline = {.overlap = false};
+    plan.auto_pipeline = false;
+  }
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {
       return parsed.error();
@@ -309,10 +314,6 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
     plan.gemm = *gemm;
   }
   if (options.comm_budget) plan.comm_budget = *options.comm_budget;
-  if (options.no_overlap) {
-    plan.pipeline = {.overlap = false};
-    plan.auto_pipeline = false;
-  }
   if (options.micro_batches) plan.pipeline.micro_batches = *options.micro_batches;
   // What is given holds for all steps.
   if (options.layout || options.pipeline || options.micro_batches || options.strategy ||

@@ -18,9 +18,11 @@ namespace convene::engine {
 comm::WireFormat WireFormatOf(plan::Wire wire, int num_ranks) {
   switch (wire) {
     case plan::Wire::kAuto:
-      // More than take part, where some idle (fewer_ranks.h).
-      return LocalRankFromLauncher().count >= num_ranks ? comm::WireFormat::kF32
-                                                        : comm::WireFormat::kBf16;
+      // Of all that were started, of which some may idle (fewer_ranks.h): hosts may have unlike
+      // numbers of ranks, and all must come to the same answer.
+      return LocalRankFromLauncher().count >= std::max(num_ranks, RankFromLauncher().size)
+                 ? comm::WireFormat::kF32
+                 : comm::WireFormat::kBf16;
     case plan::Wire::kF32:
       return comm::WireFormat::kF32;
     case plan::Wire::kBf16:

@@ -164,7 +164,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     return decided.error();
   }
   model->ResolveCrossovers(resolved);
-  if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) return ready.error();
+  if (const Status ready = agree(model->CreateTransformer(resolved)); !ready) {
+    if (model->transformer_) model->transformer_->Abandon();
+    return ready.error();
+  }
   if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
     if (const Status placed = model->PlaceBothPhases(several->rank(), observer); !placed)
       return placed.error();

@@ -100,6 +100,11 @@ class Runner {
       tried.load_seconds = SecondsAfter(start);
       if (!loaded) {
         tried.why_not = loaded.error().message;
+        // It may have failed on another rank alone.
+        if (std::optional<runtime::Transformer>& mine = ready_[i].transformer) {
+          mine->Abandon();
+          mine.reset();
+        }
         continue;
       }
       // Caches, pages and branch predictors are cold: nothing is kept of it but how long it takes.
@@ -200,7 +205,8 @@ class Runner {
 
   engine::LoadOptions OptionsOf(size_t index) const {
     const plan::Plan& plan = question_.plans[index];
-    return {.max_step_tokens = plan.step_tokens_or(question_.step_tokens),
+    return {.max_step_tokens = plan.step_tokens_for(static_cast<int>(question_.sequences.size()),
+                                                    question_.step_tokens),
             .plan = plan,
             .record = true,
             .group = group_.size() > 1 ? &group_ : nullptr};

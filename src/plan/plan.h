@@ -2,6 +2,7 @@
 // from them is strategy/ (tasks) and runtime/ (work); how they are found is not here.
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -115,6 +116,10 @@ struct Plan {
   std::optional<MadeFor> made_for = {};
 
   int step_tokens_or(int usual) const { return step_tokens > 0 ? step_tokens : usual; }
+  // Of so many sequences that run together: a step has room for a token of each.
+  int step_tokens_for(int num_sequences, int usual) const {
+    return std::max(step_tokens_or(usual), num_sequences);
+  }
   // Whether experts move between the phases.
   bool changes_layout() const { return decode && *decode != layout; }
   // Whether they come to decode from a backup in int4.

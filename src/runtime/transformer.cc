@@ -286,7 +286,9 @@ struct Transformer::State {
   Status Run() {
     const Status done = executor.Run(last->lanes, *runner, last->computes_beside);
     // A thread for a lane may be refused.
-    if (!done && (paged != nullptr || runner->spilled_kv() != nullptr)) return done;
+    const bool may_fail = paged != nullptr || runner->spilled_kv() != nullptr;
+    // Of several ranks the others are in the step's exchanges: then the job ends.
+    if (!done && may_fail && options.parallel.roles.num_ranks() == 1) return done;
     CHECK(done.ok(), "the runner keeps what fails: {}", done.error().message);
     const Status ended = runner->End();
     // While the caller samples, the first experts of a step like this one are read.
@@ -372,7 +374,9 @@ const std::vector<std::vector<int64_t>>& Transformer::expert_counts() const {
 }
 
 int Transformer::SharingLimit(int prompt_length) const {
-  const model::ModelSpec& spec = state_->spec();
+  // Of all ranks: this one may have no attention.
+  const ParallelOptions& parallel = state_->options.parallel;
+  const model::ModelSpec& spec = parallel.WholeOf(state_->spec());
   // Whether an expert still has room depends on what was counted, not on what is cached.
   if (state_->options.expert_capacity > 0) return 0;
   // What a decoder attends to is not among its tokens.
@@ -386,8 +390,8 @@ int Transformer::SharingLimit(int prompt_length) const {
   const auto has_latent = [](const model::LayerSpec& layer) { return layer.attention.latent; };
   if (std::any_of(spec.layers.begin(), spec.layers.end(), has_latent)) {
     // Two forms of attention, two roundings: long prompts share their prompts.
-    const ParallelOptions& parallel = state_->options.parallel;
-    const bool expands = parallel.roles.of(parallel.rank()).attention->Expands(prompt_length);
+    const int has_attention = parallel.roles.RankOfPart(0, 0);
+    const bool expands = parallel.roles.of(has_attention).attention->Expands(prompt_length);
     limit = std::min(limit, expands ? prompt_length : 0);
   }
   // Positions of generated tokens have passed other slices of the experts than those of prompts.
@@ -441,6 +445,8 @@ void Transformer::EndSteps() {
   state_->has_ended = true;
   state_->Tell(EndMessage());
 }
+
+void Transformer::Abandon() { state_->has_ended = true; }
 
 void Transformer::FollowSteps() {
   while (FollowStep()) {

@@ -76,6 +76,9 @@ class Transformer {
   void FollowSteps();
   bool FollowStep();
   void EndSteps();
+  // Before the first step: other ranks have none of it and follow nobody, so none is told of its
+  // end.
+  void Abandon();
 
   // Runs one step (*collective*: on the other ranks by FollowSteps). Error: a task of it failed on
   // some rank. All ranks then have ended the step and are ready for the next one; what it wrote to
