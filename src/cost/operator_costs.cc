@@ -124,6 +124,34 @@ namespace {
 constexpr const char* kProducts[] = {"product", "grouped_product"};
 constexpr const char* kCollectives[] = {"all_gather", "reduce_scatter", "all_to_all"};
 
+// Models that prices are asked of have the features that these ask with: a profile may come from
+// anywhere.
+Status CheckModels(const MachineProfile& machine, std::span<const ProductFormat> formats) {
+  const auto check = [&](const std::string& name, size_t num_features) -> Status {
+    const auto found = machine.operators.find(name);
+    if (found == machine.operators.end() || found->second.ranges.size() == num_features) return {};
+    return Error{fmt::format("the profile's operator {} has {} features, and {} are expected",
+                             Quote(name), found->second.ranges.size(), num_features)};
+  };
+  for (const ProductFormat& format : formats) {
+    for (const char* product : kProducts) {
+      const bool is_grouped = product == kProducts[1];
+      const size_t count = is_grouped ? ExpertsFeatures().size() : ProductFeatures().size();
+      if (Status known = check(fmt::format("{} {}", product, format.name), count); !known) {
+        return known;
+      }
+    }
+  }
+  for (const char* name : kCollectives) {
+    if (Status known = check(name, CollectiveFeatures().size()); !known) return known;
+    const auto found = machine.operators.find(name);
+    if (found == machine.operators.end() || found->second.ranges[1].min >= 2) continue;
+    return Error{
+        fmt::format("the profile's operator {} was measured on fewer than 2 ranks", Quote(name))};
+  }
+  return {};
+}
+
 // Of the other machines on which operators were measured: they have the limits that shares are of.
 Status CheckOthers(const MachineProfile& machine, std::span<const ProductFormat> formats) {
   const auto at = [](const std::string& name) {
@@ -158,6 +186,7 @@ Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
   for (const ProductFormat& one : needed) {
     if (const Status known = CheckFigures(device, one); !known) return known.error();
   }
+  if (const Status known = CheckModels(machine, needed); !known) return known.error();
   if (const Status known = CheckOthers(machine, needed); !known) return known.error();
   if (options.comm_budget > 0 && options.comm_budget >= device.num_multiprocessors) {
     return Error{fmt::format("{} of {} multiprocessors for exchanges leave none for experts",

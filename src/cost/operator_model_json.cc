@@ -158,6 +158,9 @@ Status ReadRanges(JsonReader& reader, OperatorModel& model) {
     return Error{
         fmt::format("\"least\" and \"most\" must be lists of {} numbers", num_features + 1)};
   }
+  for (size_t i = 0; i <= num_features; ++i) {
+    if (least[i] > most[i]) return Error{"\"least\" has a number above that of \"most\""};
+  }
   for (size_t i = 0; i < num_features; ++i) model.ranges.push_back({least[i], most[i]});
   model.ideal_range = {least.back(), most.back()};
   return {};

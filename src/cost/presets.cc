@@ -186,8 +186,9 @@ constexpr HostRow kHosts[] = {
     {"epyc-9654", "AMD EPYC 9654", "avx512_bf16", 96, 2.4, 32, 64, 128, 12, 4800, 384,
      "AMD EPYC 9004 Series Processors data sheet, EPYC 9654",
      "2 FMA units of 256 bits, with VDPBF16PS and VPDPBUSD on them"},
-    {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 2048, 4096, 8, 4800, 105,
-     "Intel product specifications, Xeon Platinum 8480+", "2 FMA units of 512 bits, and AMX"},
+    {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 1024, 2048, 8, 4800, 105,
+     "Intel product specifications, Xeon Platinum 8480+",
+     "2 FMA units of 512 bits, and AMX: a product of tiles in 16 cycles"},
     {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 0, 8, 3200, 60,
      "Intel product specifications, Xeon Platinum 8380", "2 FMA units of 512 bits"},
 };

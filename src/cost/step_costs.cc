@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -362,6 +363,18 @@ std::vector<MachineState> FitRankStates(const Samples& samples, const StepCosts&
   return states;
 }
 
+// Without what ranks differ by, which prices know: errors are of the rest.
+std::vector<TaskSample> AsIfAlike(std::vector<TaskSample> samples, const TaskCost& cost,
+                                  const StepCosts& costs) {
+  if (costs.rank_states.empty()) return samples;
+  for (TaskSample& sample : samples) {
+    const double of_rank = costs.TaskSeconds(cost, sample.rank, sample.parts, sample.state);
+    const double of_all = cost.Seconds(sample.parts, sample.state);
+    if (of_rank > 0 && of_all > 0) sample.seconds *= of_all / of_rank;
+  }
+  return samples;
+}
+
 // As many as a task has of its rank: loads have the one of their lane.
 int ThreadsOf(const schedule::Task& task, const StepCosts& costs) {
   return task.kind == TaskKind::kLoadExperts ? std::max(1, costs.num_threads) : 1;
@@ -426,15 +439,20 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   StepCosts costs;
   costs.reference = reference;
   const double balance = reference.balance();
+  std::array<double, schedule::kNumTaskKinds> sensitivity = {};
   for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
     const std::vector<TaskSample>& of_kind = samples.tasks[kind];
     if (of_kind.empty()) continue;
-    const double sensitivity = validates ? TaskCost::BestSensitivity(of_kind, balance) : 1;
-    costs.tasks[kind] = TaskCost::Fit(of_kind, balance, sensitivity);
-    if (!validates) continue;
-    costs.held_out[kind] = TaskCost::Validate(of_kind, balance, sensitivity);
+    sensitivity[kind] = validates ? TaskCost::BestSensitivity(of_kind, balance) : 1;
+    costs.tasks[kind] = TaskCost::Fit(of_kind, balance, sensitivity[kind]);
+  }
+  costs.rank_states = FitRankStates(samples, costs);
+  for (size_t kind = 0; kind < samples.tasks.size() && validates; ++kind) {
+    if (samples.tasks[kind].empty()) continue;
+    const std::vector<TaskSample> alike = AsIfAlike(samples.tasks[kind], *costs.tasks[kind], costs);
+    costs.held_out[kind] = TaskCost::Validate(alike, balance, sensitivity[kind]);
     LinePoints points;
-    for (const TaskSample& sample : of_kind) {
+    for (const TaskSample& sample : alike) {
       const TaskParts& parts = sample.parts;
       points.Add(
           std::max((parts.product_flops + parts.score_flops) / reference.dot_operations_per_second,
@@ -444,7 +462,6 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     }
     AddLine(points, *costs.held_out[kind]);
   }
-  costs.rank_states = FitRankStates(samples, costs);
   link.seconds = FitExchanges(samples.exchanges);
   costs.exchange = link;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
@@ -507,7 +524,8 @@ double StepCosts::TaskSeconds(const TaskCost& cost, int rank, const TaskParts& p
 double StepCosts::ExchangeSeconds(TaskKind kind, const MovedBytes& bytes,
                                   const MachineState& state) const {
   const double on_link = exchange.SecondsOf(exchange.EvenBytes(bytes));
-  if (kind != TaskKind::kMoveExperts) return on_link;
+  // Packing is in a curve of the very plan's exchanges already.
+  if (kind != TaskKind::kMoveExperts || exchange.is_of_plan) return on_link;
   const double rate =
       copy_bytes_per_second > 0 ? copy_bytes_per_second : reference.read_bytes_per_second / 2;
   if (!(rate > 0)) return on_link;

@@ -74,6 +74,7 @@ struct StepCosts {
   int num_threads = 1;       // of a rank
   std::string weights;       // kernels::Name of the format
   std::string version = {};  // of convene, that measured it; empty: not known
+  std::string date = {};     // when, in UTC, "2025-01-31T12:00:00Z"; empty: not known
   // Steps that these costs were corrected by after they were measured, each as "plan of model hash"
   // says it: what is said of such a plan by such costs is no test of predictions. At most
   // kMostLearntFrom of them, the last ones.

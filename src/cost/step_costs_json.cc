@@ -97,6 +97,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
       {"threads", costs.num_threads},
       {"weights", costs.weights},
       {"version", costs.version},
+      {"date", costs.date},
       {"read_bytes_per_s", costs.reference.read_bytes_per_second},
       {"dot_operations_per_s", costs.reference.dot_operations_per_second},
       {"step_once_s", costs.step_once}};
@@ -163,6 +164,9 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   const auto version = json.find("version");
   if (version != json.end() && version->is_string()) {
     costs.version = version->get<std::string>();
+  }
+  if (const auto date = json.find("date"); date != json.end() && date->is_string()) {
+    costs.date = date->get<std::string>();
   }
   if (Status read = ReadLearntFrom(json, &costs); !read) return read.error();
   costs.reference = {.read_bytes_per_second = json["read_bytes_per_s"].get<double>(),

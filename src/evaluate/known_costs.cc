@@ -92,10 +92,12 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
             .is_other_link = true};
   }
   engine::KnownCosts known{.ranks = *costs,
-                           .source = fmt::format("costs measured {}", profile->machine.date)};
+                           .source = costs->date.empty()
+                                         ? std::string("kept costs")
+                                         : fmt::format("costs measured {}", costs->date)};
   if (LocalRankFromLauncher().count == num_ranks) {
     const cost::StepCosts* alone = profile->CostsOf(1, num_ranks * num_threads, weights);
-    if (alone != nullptr) known.one_process = *alone;
+    if (alone != nullptr && alone->version == costs->version) known.one_process = *alone;
   }
   return {.costs = std::move(known)};
 }

@@ -30,7 +30,11 @@ cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& p
   Result<cost::MachineProfile> kept = LoadMachineProfile(path);
   const bool several = std::any_of(profile.steps.begin(), profile.steps.end(),
                                    [](const auto& costs) { return costs.num_ranks > 1; });
-  if (!kept || kept->machine.cpu_name != profile.machine.cpu_name) return profile;
+  // What was measured with other kernels says nothing of these.
+  if (!kept || kept->machine.cpu_name != profile.machine.cpu_name ||
+      kept->machine.isa != profile.machine.isa) {
+    return profile;
+  }
   for (cost::StepCosts& costs : kept->steps) {
     const bool is_new =
         profile.CostsOf(costs.num_ranks, costs.num_threads, costs.weights) != nullptr;

@@ -80,6 +80,7 @@ std::vector<int> ThreadCounts(int most) {
 // Pieces lie apart in what is read, as a slice of a matrix does, and together in what is written.
 Status MeasureMemory(hardware::ThreadPool& pool, const MeasureOperatorsOptions& options,
                      OperatorModels& models) {
+  constexpr uint64_t kPieceBytes = uint64_t{1} << 13;
   const uint64_t most = std::max(kMostBytes, 2 * options.last_level_cache_bytes);
   const Result<hardware::HugeBuffer> from = hardware::HugeBuffer::Allocate(2 * most, "copies");
   const Result<hardware::HugeBuffer> to = hardware::HugeBuffer::Allocate(most, "copies");
@@ -91,10 +92,12 @@ Status MeasureMemory(hardware::ThreadPool& pool, const MeasureOperatorsOptions& 
   std::vector<Point> writes;
   for (const int threads : ThreadCounts(pool.size())) {
     for (uint64_t bytes = most; bytes >= most / 512; bytes /= 2) {
-      const auto share = bytes / static_cast<uint64_t>(threads) / 4096 * 4096;
-      for (const uint64_t piece : {uint64_t{256}, uint64_t{2048}, uint64_t{1} << 13, share}) {
-        copies.push_back({.features = {double(threads), double(bytes), double(piece)},
-                          .ideal_seconds = 2.0 * double(bytes) / options.read_bytes_per_second,
+      const auto share = bytes / static_cast<uint64_t>(threads) / kPieceBytes * kPieceBytes;
+      if (share == 0) continue;  // less than a piece for each of so many threads
+      const double moved = double(share) * threads;
+      for (const uint64_t piece : {uint64_t{256}, uint64_t{2048}, kPieceBytes, share}) {
+        copies.push_back({.features = {double(threads), moved, double(piece)},
+                          .ideal_seconds = 2.0 * moved / options.read_bytes_per_second,
                           .run = [&pool, &from, &to, threads, share, piece] {
                             pool.ParallelFor(threads, [&](int64_t thread, int) {
                               std::byte* out = to->bytes().data() + uint64_t(thread) * share;
@@ -106,8 +109,8 @@ Status MeasureMemory(hardware::ThreadPool& pool, const MeasureOperatorsOptions& 
                             });
                           }});
       }
-      writes.push_back({.features = {double(threads), double(bytes)},
-                        .ideal_seconds = double(bytes) / options.read_bytes_per_second,
+      writes.push_back({.features = {double(threads), moved},
+                        .ideal_seconds = moved / options.read_bytes_per_second,
                         .run = [&pool, &to, threads, share] {
                           pool.ParallelFor(threads, [&](int64_t thread, int) {
                             std::memset(to->bytes().data() + uint64_t(thread) * share, 3, share);

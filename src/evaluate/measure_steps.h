@@ -29,7 +29,8 @@ struct MeasureStepsOptions {
   uint64_t last_level_cache_bytes = 0;  // 0: not known
   bool empties_caches = true;           // before each step; false: for tests, which it would slow
   int rounds = 4;
-  // Above 0: where this time would be exceeded, of each model only one round.
+  // Above 0: where this time would be exceeded, of each model only one round, or where even that
+  // takes longer its smallest steps.
   double seconds = 0;
   // Models and steps in place of those that measurements take, for tests; none: those.
   std::vector<ModelShape> shapes = {};

@@ -48,8 +48,10 @@ std::vector<StepToRun> StepsOf(const TrialQuestion& question, const plan::Plan& 
     return strategy::Roles(layout).ExpandingFrom(question.expand_from_tokens);
   };
   std::vector<StepToRun> steps;
-  for (const planner::TypicalStep& typical : PrefillSteps(
-           question.sequences, roles(plan.layout), plan.step_tokens_or(question.step_tokens))) {
+  const int step_tokens =
+      plan.step_tokens_for(static_cast<int>(question.sequences.size()), question.step_tokens);
+  for (const planner::TypicalStep& typical :
+       PrefillSteps(question.sequences, roles(plan.layout), step_tokens)) {
     if (typical.count > 0) {
       steps.emplace_back(typical.groups, typical.count, strategy::Phase::kPrefill, vocab_size);
     }

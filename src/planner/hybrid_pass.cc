@@ -233,14 +233,16 @@ class HybridPass {
     ways_.resize(attention_.size() * size * size);
     program_.transition.assign(attention_.size(),
                                std::vector(size, std::vector<double>(size, kNever)));
-    TripleTable bytes(attention_.size(), std::vector(size, std::vector<double>(size, 0)));
+    TripleTable share(attention_.size(), std::vector(size, std::vector<double>(size, 0)));
     for (int a = 0; a < num_attention(); ++a) {
       for (int p = 0; p < num_experts(); ++p) {
         for (int d = 0; d < num_experts(); ++d) {
           const HybridTriple triple = {a, p, d};
           const Way& way = ways_[PlaceOf(triple)] = WayOf(triple);
           program_.transition[a][p][d] = way.seconds;
-          bytes[a][p][d] = static_cast<double>(way.memory.total());
+          // Of what the rank has that takes most of it: ranks may be unlike.
+          const uint64_t limit = std::max<uint64_t>(1, way.memory.limit(memory_limit_));
+          share[a][p][d] = static_cast<double>(way.memory.total()) / static_cast<double>(limit);
         }
       }
     }
@@ -250,8 +252,8 @@ class HybridPass {
                         .attention = std::vector<double>(attention_.size(), 0),
                         .prefill = std::vector<double>(size, 0),
                         .decode = std::vector<double>(size, 0),
-                        .capacity = std::max(1.0, static_cast<double>(memory_limit_)),
-                        .together = std::move(bytes)}};
+                        .capacity = 1,
+                        .together = std::move(share)}};
   }
 
   size_t PlaceOf(const HybridTriple& triple) const {

@@ -4,11 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "base/quote.h"
 #include "base/units.h"
 #include "cost/import_tables.h"
+#include "cost/operator_work.h"
 
 namespace convene::planner {
 namespace {
@@ -71,14 +74,26 @@ Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
 }
 
 cost::StepErrors OperatorPricer::Errors() const {
-  const auto of = [&](const std::string& name) -> cost::ErrorRange {
+  const auto of = [&](const std::string& name) -> std::optional<cost::ErrorRange> {
     const auto found = machine_.operators.find(name);
-    if (found == machine_.operators.end()) return {};
-    return {.low = found->second.low_factor - 1, .high = found->second.high_factor - 1};
+    if (found == machine_.operators.end()) return std::nullopt;
+    return cost::ErrorRange{.low = found->second.low_factor - 1,
+                            .high = found->second.high_factor - 1};
   };
-  cost::StepErrors errors{.exchanges = of("all_to_all")};
-  errors.by_kind.fill(of("product bf16"));
-  errors.by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)] = of("grouped_product bf16");
+  // Of the operators by which OperatorCosts prices.
+  const Result<cost::ProductFormat> format = cost::ProductFormatOf(options_.format);
+  const auto of_product = [&](const std::string& name) {
+    const auto own = format ? of(fmt::format("{} {}", name, format->name)) : std::nullopt;
+    return own ? *own : of(name + " bf16").value_or(cost::ErrorRange{});
+  };
+  cost::StepErrors errors;
+  for (const char* collective : {"all_to_all", "all_gather", "reduce_scatter"}) {
+    const cost::ErrorRange range = of(collective).value_or(cost::ErrorRange{});
+    errors.exchanges.low = std::min(errors.exchanges.low, range.low);
+    errors.exchanges.high = std::max(errors.exchanges.high, range.high);
+  }
+  errors.by_kind.fill(of_product("product"));
+  errors.by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)] = of_product("grouped_product");
   return errors;
 }
 

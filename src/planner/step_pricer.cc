@@ -28,7 +28,7 @@ struct GreedySampling {
 };
 
 std::optional<GreedySampling> GreedySamplingOf(const cost::MachineProfile& profile) {
-  const auto found = profile.operators.find("sample greedily");
+  const auto found = profile.operators.find(kSampleGreedily);
   // Whoever wrote the profile may call something else so.
   if (found == profile.operators.end() || found->second.ranges.size() != 1) return std::nullopt;
   const double read_gbps = profile.machine.read_gbps;

@@ -22,6 +22,10 @@
 
 namespace convene::planner {
 
+// The operator of a profile that says what finding the largest of as many logits as the vocabulary
+// has takes.
+inline constexpr const char* kSampleGreedily = "sample greedily";
+
 // How slow a machine is beside what is known of it: 2 takes twice the time. For asking what would
 // be if.
 struct Conditions {

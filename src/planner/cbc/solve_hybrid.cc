@@ -52,6 +52,18 @@ class Program {
  private:
   int Prefill(int p) const { return num_attention_ + p; }
   int Decode(int d) const { return num_attention_ + num_experts_ + d; }
+  // Seconds of a layer. Pairs that are impossible have none.
+  double SlowestPair(const PhaseCosts& costs) const {
+    double slowest = 0;
+    for (int a = 0; a < num_attention_; ++a) {
+      for (int e = 0; e < num_experts_; ++e) {
+        const double seconds = costs.LayerSeconds(a, e);
+        if (std::isfinite(seconds)) slowest = std::max(slowest, seconds);
+      }
+    }
+    return slowest;
+  }
+
   int Triple(int a, int p, int d) const {
     return num_attention_ + 2 * num_experts_ + (a * num_experts_ + p) * num_experts_ + d;
   }
@@ -64,9 +76,9 @@ class Program {
   void AddColumns() {
     const double prefill = program_.num_layers * program_.prefill_steps;
     const double decode = program_.num_layers * program_.decode_steps;
-    // The solver's tolerances are absolute: seconds are counted in units of a typical triple's.
-    scale_ = std::max(1e-12, prefill * program_.prefill.LayerSeconds(0, 0) +
-                                 decode * program_.decode.LayerSeconds(0, 0)) /
+    // The solver's tolerances are absolute: seconds are counted in units of the slowest triple's.
+    scale_ = std::max(1e-12, prefill * SlowestPair(program_.prefill) +
+                                 decode * SlowestPair(program_.decode)) /
              1e3;
     for (int a = 0; a < num_attention_; ++a) {
       AddColumn(1, prefill * program_.prefill.attention[a] + decode * program_.decode.attention[a],
