@@ -130,12 +130,12 @@ TEST_P(GoldenModels, LogitsDependOnNothingButTheSequence) {
       for (const int chunk : {1, 7, 64, 100}) {
         if ((chunk == 1 && f32) || (chunk != 7 && reference)) continue;  // slow
         for (size_t i = 0; i < prompts_.size(); ++i) {
-          const auto whole = std::span<const int32_t>(prompts_[i].tokens);
+          auto tokens = std::span<const int32_t>(prompts_[i].tokens);
           // Single tokens of the beginning: 7 at a time go past the end of a block of the cache.
-          const auto tokens =
-              whole.first(chunk == 1 ? std::min(kMostSingle, whole.size()) : whole.size());
-          const auto logits = model.Logits(tokens, chunk, static_cast<int>(i));
-          EXPECT_TRUE(std::ranges::equal(logits, std::span(expected[i]).first(logits.size())))
+          const bool is_cut = chunk == 1 && tokens.size() > kMostSingle;
+          if (is_cut) tokens = tokens.first(kMostSingle);
+          const auto wanted = is_cut ? alone.Logits(tokens, kMaxLength) : expected[i];
+          EXPECT_TRUE(model.Logits(tokens, chunk, static_cast<int>(i)) == wanted)
               << kernels->name << " " << Describe(formats) << ", chunks of " << chunk << ", prompt "
               << i;
         }

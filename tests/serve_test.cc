@@ -185,6 +185,20 @@ TEST(Serve, RefusesWithTheRightStatusAndTheNameOfTheField) {
                    .headers.contains("access-control-allow-origin"));
 }
 
+TEST(Serve, RunsAsManyTogetherAsAPlanSays) {
+  const std::string path = testing::TempDir() + "serve_plan.json";
+  std::ofstream(path) << R"({"version": 1, "sequences": 2, "step_tokens": 16})";
+  const ServeProcess server({"--plan", path});
+  std::vector<std::thread> clients;
+  std::vector<int> statuses(5);
+  for (int& status : statuses) {
+    clients.emplace_back([&] { status = server.Post(kChat, ChatBody("Who goes there?")).status; });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_THAT(statuses, ::testing::Each(200));
+  EXPECT_EQ(server.Get("/v1/plan").Json()["plan"]["sequences"], 2);
+}
+
 TEST(Serve, ReadsKeysOfAFileButNotItsComments) {
   const std::string path =
       std::filesystem::temp_directory_path() / fmt::format("serve_test_{}_keys", getpid());

@@ -61,7 +61,8 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   asked->setting = {.memory_per_rank = budget,
                     .memory_of_host = available->bytes * num_ranks / local.count,
                     .step_tokens = options.load.max_step_tokens,
-                    .spills_kv = options.load.batch_work.has_value()};
+                    .spills_kv = options.load.batch_work.has_value() &&
+                                 options.load.spill_directory != engine::kNoSpill};
   engine::AnswerPlanQuestion(asked->setting, question);
   return asked;
 }

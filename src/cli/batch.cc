@@ -177,7 +177,6 @@ class Batch : public Command {
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
     defaults_ = engine::DefaultSampling((*model)->generation_config());
-    model_.load.max_sequences = (*model)->max_sequences();
     engine_ = std::make_unique<engine::Engine>(*std::move(model), *std::move(tokenizer),
                                                model_.load.max_sequences);
     memory_.Sample();

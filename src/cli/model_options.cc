@@ -401,9 +401,11 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
       PrintNote("{}\n", found->words);
     }
   }
-  if (options.explains)
-    options.explained = ExplainPlanOf(options, *spec, load.plan, found, num_ranks).dump();
   if (has_batch && load.plan.sequences > 0) RunTogether(options, load);
+  options.load.max_sequences = load.max_sequences;
+  if (options.explains) {
+    options.explained = ExplainPlanOf(options, *spec, load.plan, found, num_ranks).dump();
+  }
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
@@ -422,6 +424,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   Result<std::unique_ptr<engine::LoadedModel>> model =
       engine::LoadedModel::Load(options.directory, load, messages.observer());
   messages.Finish();
+  if (model) options.load.max_sequences = (*model)->max_sequences();
   if (model && load.record) {
     options.watch->SetRun(std::string(kernels::Name((*model)->formats().weights.matrices)),
                           (*model)->pool().size(), NameOfRun(**model, options.directory));

@@ -86,7 +86,8 @@ Result<model::ModelSpec> ReadSpec(const std::string& directory);
 Status CheckPredictsText(const std::string& directory);
 
 // Loads the model, on all ranks its share; tells memory needed and available before, progress
-// meanwhile and the time after on standard error.
+// meanwhile and the time after on standard error. `load.max_sequences` becomes how many run
+// together, which a plan may say.
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, comm::Group* ranks);
 
 }  // namespace convene::cli

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/message.h"
@@ -18,6 +19,7 @@
 #include "cli/plan_options.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
+#include "cli/planned_question.h"
 #include "cli/profile_option.h"
 #include "cli/value_options.h"
 #include "cli/verify_plan.h"
@@ -296,11 +298,7 @@ class MakePlanCommand : public Command {
     const Status meant =
         plan::CheckMadeFor(*present, plan::ModelHash(config->json), question->num_ranks);
     if (!meant) return meant.error().At(present_path_);
-    // Decisions alone: these are compared.
-    present->weights.clear();
-    present->num_threads = 0;
-    present->made_for.reset();
-    question->present = *present;
+    question->present = DecisionsOf(*std::move(present), step_tokens());
     return {};
   }
 
@@ -311,6 +309,12 @@ class MakePlanCommand : public Command {
       if (Status told = WriteReport(json_path_, text); !told) return told;
     }
     if (Status written = WriteJson(out_path_, PlanFile(report)); !written) return written;
+    const auto& figures = report.chosen().figures;
+    if (!out_path_.empty() && figures && figures->batch > plan::kMostSequences) {
+      PrintNote(
+          "note: what is predicted is of {} sequences together, and commands run {} at most\n",
+          figures->batch, plan::kMostSequences);
+    }
     if (!svg_path_.empty() || !html_path_.empty()) {
       const auto draw = [&](strategy::Phase phase) {
         return PictureOf(search, report.chosen(), phase, report.profile);

@@ -40,9 +40,13 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
                           .micro_batches = in_force.pipeline.micro_batches,
                           .wire = present.wire,
                           .keeps_step_tokens = true};
-  question.present =
-      plan::Plan{.layout = present.layout, .pipeline = present.pipeline, .wire = present.wire};
+  question.present = plan::Plan{.layout = present.layout,
+                                .pipeline = present.pipeline,
+                                .cut_from_tokens = present.cut_from_tokens,
+                                .wire = present.wire};
   question.passes_off = {"hybrid", "wires"};  // divisions and formats stay
+  // From how many tokens on steps are cut does, too.
+  if (present.cut_from_tokens == 0) question.passes_off.emplace_back("whole_decode");
   // Weights and cache are there.
   question.memory_per_rank = [](int) { return std::numeric_limits<uint64_t>::max(); };
   planner::PlanSearch search(question);
@@ -51,8 +55,12 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
   const planner::Candidate& chosen = answer->candidates[answer->chosen];
   DefaultPlan again{.plan = in_force, .words = {}};
   again.plan.pipeline = chosen.plan.pipeline;
-  const bool may_change = again.plan.pipeline.overlap == in_force.pipeline.overlap &&
-                          again.plan.pipeline.micro_batches == in_force.pipeline.micro_batches;
+  // Steps that are whole are so from any number of tokens on.
+  const strategy::Pipeline& next = again.plan.pipeline;
+  const bool is_whole = next.chunks == 1 && next.micro_batches == 1;
+  const bool may_change = next.overlap == in_force.pipeline.overlap &&
+                          next.micro_batches == in_force.pipeline.micro_batches &&
+                          (is_whole || chosen.plan.cut_from_tokens == in_force.cut_from_tokens);
   if (!may_change || again.plan == in_force) {
     return Error{answer->why_chosen.empty() ? "it is the best of those that compute the same"
                                             : answer->why_chosen};

@@ -72,7 +72,8 @@ Result<KnownRanks> FindProfile(const ModelOptions& options, const plan::Plan& re
 std::string SayOneProcess(planner::PlanQuestion question, const planner::Candidate& chosen) {
   if (!question.one_host || chosen.setup.num_ranks == 1) return "";
   question.constraints = {.num_ranks = 1,
-                          .num_threads = chosen.setup.num_ranks * chosen.setup.num_threads};
+                          .num_threads = chosen.setup.num_ranks * chosen.setup.num_threads,
+                          .keeps_step_tokens = question.constraints.keeps_step_tokens};
   question.formats = {chosen.setup.weights};
   question.present.reset();
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
@@ -119,14 +120,20 @@ std::string SayWhatChanges(const planner::PlanQuestion& question, const planner:
   return text;
 }
 
+// With so many sequences, and everything in memory.
+bool Fits(const planner::PlanQuestion& question, const plan::Plan& plan,
+          const planner::RankSetup& setup, int batch) {
+  const auto needed = question.memory_of(setup, plan, batch);
+  return needed && needed->fits(question.memory_per_rank(setup.num_ranks));
+}
+
 // As many sequences together as memory holds in the first format, where their lengths are known.
 int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
                   int num_threads) {
-  const int num_ranks = resolved.layout.num_ranks();
-  const planner::RankSetup setup = {num_ranks, num_threads, question.formats.front()};
+  const planner::RankSetup setup = {resolved.layout.num_ranks(), num_threads,
+                                    question.formats.front()};
   for (int batch = question.workload.batch; batch >= 1; batch /= 2) {
-    const auto needed = question.memory_of(setup, resolved, batch);
-    if (needed && needed->fits(question.memory_per_rank(num_ranks))) return batch;
+    if (Fits(question, resolved, setup, batch)) return batch;
   }
   return question.workload.batch;
 }
@@ -260,8 +267,7 @@ std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Pl
   const int num_ranks = resolved.layout.num_ranks();
   for (const std::string& format : question.formats) {
     const planner::RankSetup setup = {num_ranks, num_threads, format};
-    const auto needed = question.memory_of(setup, resolved, question.workload.batch);
-    if (needed && needed->fits(question.memory_per_rank(num_ranks))) return format;
+    if (Fits(question, resolved, setup, question.workload.batch)) return format;
   }
   return question.formats.back();
 }
@@ -275,10 +281,11 @@ int CandidateOf(const planner::PlanAnswer& answer, const plan::Plan& plan,
     const planner::Candidate& one = answer.candidates[i];
     const bool is_same_wire = one.plan.wire == plan.wire || setup.num_ranks == 1 ||
                               (plan.wire == plan::Wire::kAuto && one.plan.wire == plan::Wire::kF32);
-    const bool is_same_step = one.plan.layout == plan.layout && one.plan.decode == plan.decode &&
-                              one.plan.pipeline == plan.pipeline &&
-                              one.plan.step_tokens == plan.step_tokens &&
-                              one.plan.lines.empty() == plan.lines.empty();
+    const bool is_same_step =
+        one.plan.layout == plan.layout && one.plan.decode == plan.decode &&
+        one.plan.pipeline == plan.pipeline &&
+        (one.plan.step_tokens == 0 || one.plan.step_tokens == plan.step_tokens) &&
+        one.plan.lines.empty() == plan.lines.empty();
     if (one.is_ranked() && one.setup == setup && is_same_step && is_same_wire) return i;
   }
   return -1;
@@ -305,6 +312,11 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
       given.weights.empty() ? FormatThatFits(asked->question, given, asked->num_threads)
                             : given.weights};
   asked->profile = *std::move(profile);
+  asked->question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
+  if (given.step_tokens > 0) {
+    asked->setting.step_tokens = given.step_tokens;
+    engine::AnswerPlanQuestion(asked->setting, asked->question);
+  }
   // Other numbers of ranks that the profile knows are alternatives, too.
   for (const cost::StepCosts& costs : asked->profile.steps) {
     asked->question.num_ranks = std::max(asked->question.num_ranks, costs.num_ranks);
@@ -348,6 +360,8 @@ std::optional<DefaultPlan> PlanBatchAlone(const ModelOptions& options, const mod
                           .keeps_step_tokens = options.says_chunk(),
                           .whole_matrices = question.constraints.whole_matrices};
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
+  // A model that fits memory stays there, however many run together: loading does not page it.
+  if (Fits(question, resolved, setup, workload.batch)) question.experts_that_fit = nullptr;
   const std::string batch = ChooseTogether(options, question, workload);
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
   if (!answer) return {};
@@ -373,9 +387,11 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
   if (!asked) return {};
   planner::Workload& workload = asked->workload;
   planner::PlanQuestion& question = asked->question;
+  const bool whole_matrices = question.constraints.whole_matrices;
   question.constraints =
       ConstraintsOf(options.plan, resolved, asked->num_threads,
                     question.one_host && !options.plan.layout && !options.load.num_threads);
+  question.constraints.whole_matrices = whole_matrices;
   question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
   if (resolved.layout.disaggregates) question.present->pipeline = resolved.pipeline;

@@ -12,8 +12,6 @@ namespace {
 
 using planner::Candidate;
 
-constexpr int kMostTogether = 4096;  // that --max-batch takes
-
 bool OptionsSay(const plan::Plan& plan) {
   return plan.lines.empty() && plan.pipeline.cuts.empty() && plan.cut_from_tokens == 0 &&
          !plan.spilled_kv;
@@ -58,9 +56,8 @@ std::string DecodeOptions(const plan::Plan& plan) {
 // What prices depend on and a plan's file says itself, unless requests arrive at a rate.
 std::string StepOptions(const PlanReport& report, const Candidate& chosen) {
   const int together = chosen.figures ? chosen.figures->batch : report.question.workload.batch;
-  // A step has room for a token of each.
-  const int tokens = std::max(chosen.plan.step_tokens_or(report.question.step_tokens), together);
-  std::string words = fmt::format(" --max-batch {}", std::min(together, kMostTogether));
+  const int tokens = chosen.plan.step_tokens_for(together, report.question.step_tokens);
+  std::string words = fmt::format(" --max-batch {}", std::min(together, plan::kMostSequences));
   if (tokens != engine::LoadOptions{}.max_step_tokens) words += fmt::format(" --chunk {}", tokens);
   return words;
 }

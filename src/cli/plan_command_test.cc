@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/plan_options.h"
+#include "cli/planned_question.h"
 #include "planner/invented_costs_test.h"
 
 namespace convene::cli {
@@ -38,7 +39,7 @@ struct Reported {
                     .answer = answer,
                     .explanation = explanation,
                     .model = "a model",
-                    .model_hash = "",
+                    .model_hash = "0123456789abcdef",
                     .profile = "",
                     .plan_path = "",
                     .costs = costs,
@@ -134,6 +135,24 @@ TEST(PlanCommand, OfWhatOnlyAFileSaysAsksForAFile) {
     reported.report.plan_path = "p.json";
     EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json"));
     EXPECT_EQ(HowToRun(reported.report), CommandOf(reported.report));
+  }
+}
+
+// So that a search knows the plan that runs now.
+TEST(PlanFile, IsTheCandidateThatItWas) {
+  plan::Plan larger = PlanOf("attention=dp2,experts=ep2");
+  larger.step_tokens = 2048;
+  for (const plan::Plan& plan : {PlanOf("attention=dp2,experts=ep2"), larger}) {
+    for (const int batch : {1, 16, 1000}) {
+      Reported reported(plan);
+      reported.question.memory_per_rank = [](int) { return uint64_t{1} << 40; };
+      reported.answer.candidates.front().figures = planner::PlanFigures{.batch = batch};
+      const Result<plan::Plan> read = plan::PlanFromJson(PlanFile(reported.report));
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read->sequences, batch);
+      EXPECT_GE(read->step_tokens_or(512), batch);
+      EXPECT_EQ(DecisionsOf(*read, 512), plan) << batch;
+    }
   }
 }
 

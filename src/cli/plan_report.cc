@@ -370,8 +370,7 @@ ordered_json PlanFile(const PlanReport& report) {
   // What was priced is executed, whatever is usual then.
   if (report.question.workload.arrival_rate <= 0 && chosen.figures) {
     plan.sequences = std::min(chosen.figures->batch, plan::kMostSequences);
-    const int tokens =
-        std::max(plan.step_tokens_or(report.question.step_tokens), chosen.figures->batch);
+    const int tokens = plan.step_tokens_for(chosen.figures->batch, report.question.step_tokens);
     if (tokens != engine::LoadOptions{}.max_step_tokens) {
       plan.step_tokens = std::min(tokens, plan::kMostStepTokens);
     }

@@ -8,7 +8,9 @@
 #include <set>
 
 #include "base/digest.h"
+#include "cost/operator_model.h"
 #include "model/family.h"
+#include "planner/step_pricer.h"
 
 namespace convene::cli {
 namespace {
@@ -20,6 +22,7 @@ constexpr size_t kMostRequests = 64;  // that are written one by one
 constexpr int kMostRanks = 1024;
 constexpr int kMostStepTokens = 1 << 24;
 constexpr double kMostDiskGbps = 1e6;
+constexpr double kMostReadGbps = 1e9;
 constexpr size_t kMostPasses = 64;  // of a search, and of those that are off
 
 std::vector<planner::RequestLengths> FewRequests(const planner::Workload& workload) {
@@ -210,6 +213,9 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const json& con
     if (is_used) costs.push_back(cost::ToJson(each));
   }
   const std::string text = costs.dump();
+  const auto found = profile.operators.find(planner::kSampleGreedily);
+  const ordered_json sampling =
+      found == profile.operators.end() ? ordered_json() : cost::ToJson(found->second);
   return {{"workload", AskedWorkloadJson(question.workload)},
           {"ranks", question.num_ranks},
           {"step_tokens", question.step_tokens},
@@ -226,10 +232,22 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const json& con
           {"constraints", ConstraintsJson(question.constraints)},
           {"without", question.passes_off},
           {"disk_gbps", profile.machine.disk_gbps},
+          {"read_gbps", profile.machine.read_gbps},
+          {"sampling", sampling},
           {"profile", profile_name},
           {"costs_hash", fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(text))))},
           {"config", config},
           {"costs", costs}};
+}
+
+plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
+  plan.weights.clear();
+  plan.num_threads = 0;
+  plan.made_for.reset();
+  // PlanFile says it of batches whose steps would otherwise have fewer tokens than is usual.
+  if (plan.step_tokens == std::max(usual_step_tokens, plan.sequences)) plan.step_tokens = 0;
+  if (!plan.spilled_kv) plan.sequences = 0;
+  return plan;
 }
 
 Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
@@ -280,6 +298,14 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
   }
   if (!reader.Member(object, "disk_gbps").is_null()) {
     question.profile.machine.disk_gbps = reader.Number(object, "disk_gbps", 0, kMostDiskGbps);
+  }
+  if (!reader.Member(object, "read_gbps").is_null()) {
+    question.profile.machine.read_gbps = reader.Number(object, "read_gbps", 0, kMostReadGbps);
+  }
+  if (const json& sampling = reader.Member(object, "sampling"); !sampling.is_null()) {
+    if (auto model = reader.Taken(cost::OperatorModelFromJson(sampling))) {
+      question.profile.operators.emplace(planner::kSampleGreedily, *std::move(model));
+    }
   }
   question.profile_name = reader.Text(object, "profile");
   for (const json& each : reader.List(object, "costs", 256)) {

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "cost/machine_profile.h"
 #include "model/model_spec.h"
+#include "plan/plan.h"
 #include "planner/plan_question.h"
 
 namespace convene::cli {
@@ -36,6 +37,11 @@ nlohmann::ordered_json QuestionJson(const planner::PlanQuestion& question,
                                     const nlohmann::json& config,
                                     const cost::MachineProfile& profile,
                                     const std::string& profile_name);
+
+// Of a plan that a file says, or a search found, what can be compared: without the setup, and
+// without what the file adds of the workload that it was made for. `usual_step_tokens`: the
+// question's.
+plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens);
 
 // Errors: something is missing or does not fit; a configuration or costs that cannot be read.
 Result<PlannedQuestion> PlannedQuestionFromJson(const nlohmann::json& json);

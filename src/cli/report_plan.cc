@@ -189,21 +189,17 @@ cost::StepCosts Refined(const drawing::Trace& trace, const cost::StepCosts& cost
   return cost::RefineStepCosts(costs, traced).costs;
 }
 
-// Decisions alone; what the file adds of the setup is compared beside them.
-plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
-  plan.weights.clear();
-  plan.num_threads = 0;
-  plan.made_for.reset();
-  if (plan.step_tokens == usual_step_tokens) plan.step_tokens = 0;
-  if (!plan.spilled_kv) plan.sequences = 0;  // the workload's
-  plan.lines.clear();                        // fitted to costs, which a run corrects
+// Lines are fitted to costs, which a run corrects.
+plan::Plan WithoutLines(plan::Plan plan, int usual_step_tokens) {
+  plan = DecisionsOf(std::move(plan), usual_step_tokens);
+  plan.lines.clear();
   return plan;
 }
 
 bool IsPlan(const planner::Candidate& candidate, const PlanFromFile& file) {
   const plan::Plan& plan = file.plan;
   const int usual = file.question.step_tokens;
-  return DecisionsOf(candidate.plan, usual) == DecisionsOf(plan, usual) &&
+  return WithoutLines(candidate.plan, usual) == WithoutLines(plan, usual) &&
          candidate.setup.weights == plan.weights &&
          candidate.setup.num_threads == plan.num_threads &&
          candidate.setup.num_ranks == plan.made_for->num_ranks;
@@ -221,7 +217,7 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.constraints = asked.constraints;
   question.passes_off = asked.passes_off;
   question.present =
-      DecisionsOf(file.plan, asked.step_tokens);  // it ran: another one must be surely better
+      WithoutLines(file.plan, asked.step_tokens);  // it ran: another one must be surely better
   question.clock = SecondsOfClock;
   engine::AnswerPlanQuestion(
       {.rank_memory = asked.rank_memory, .step_tokens = asked.step_tokens, .spills_kv = true},

@@ -155,7 +155,6 @@ class Serve : public Command {
       served.planned_for = PlannedFor();
     }
     served.check = [&engine](const engine::Request& request) { return engine.Check(request); };
-    options_.max_sequences = model_.load.max_sequences;
     const Status ended = (*server)->Serve(engine, std::move(served));
     server->reset();  // before the engine, to which it refers
     return model_.watch->WriteAfter(ended);
@@ -217,7 +216,6 @@ class Serve : public Command {
     if (IsQuiet(*app_) && app_->get_option("--log-level")->count() == 0) {
       options_.log_level = server::LogLevel::kError;
     }
-    options_.max_sequences = model_.load.max_sequences;
     options_.request_timeout = std::chrono::seconds(request_s_);
     options_.shutdown_timeout = std::chrono::seconds(shutdown_s_);
     options_.epoch = std::chrono::seconds(epoch_s_);
@@ -315,6 +313,7 @@ class Serve : public Command {
     served.defaults = engine::DefaultSampling(model.generation_config());
     served.max_new_tokens = model.generation_config().max_new_tokens;
     served.context = model.context();
+    served.max_sequences = model.max_sequences();
     served.fingerprint = Fingerprint(model, plan_id);
     served.plan_json = PlanInForce(model.plan(), plan_id).dump() + "\n";
     served.watches_steps = !no_watch_;

@@ -154,6 +154,7 @@ class SimulateCommand : public Command {
       const bool is_usual = !workload_options_.batch && workload_options_.path.empty();
       const bool is_chosen = workload->num_requests > 0;
       if ((is_usual || is_chosen) && plan_.sequences > 0) workload->batch = plan_.sequences;
+      if (is_chosen) workload->batch = std::min(workload->batch, workload->num_requests);
       if (is_chosen && plan_.sequences == 0) {
         return Error{fmt::format(
             "{} does not say how many requests run together (\"sequences\"): give --batch in place "

@@ -69,7 +69,7 @@ LoadOptions OptionsOf(const BatchWork& work, const plan::Plan& plan, int batch, 
   BatchWork together = work;
   together.num_requests = batch;
   return {.context = std::max(2, work.longest),
-          .max_step_tokens = std::max(plan.step_tokens_or(step_tokens), batch),
+          .max_step_tokens = plan.step_tokens_for(batch, step_tokens),
           .max_sequences = batch,
           .batch_work = together,
           .plan = plan};

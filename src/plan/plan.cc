@@ -110,7 +110,8 @@ Status ReadPipeline(const json& object, Plan* plan) {
     } else if (key == "micro_batches" && value.is_number_integer()) {
       if (Status checked = CheckMicroBatches(value); !checked) return checked;
       plan->pipeline.micro_batches = value.get<int>();
-    } else if (key == "from_tokens" && IsBetween(value, 0, kMostCutFromTokens)) {
+    } else if (key == "from_tokens" && value.is_number_integer() &&
+               IsBetween(value, 0, kMostCutFromTokens)) {
       plan->cut_from_tokens = value.get<int>();
     } else if (key == "cut" && value.is_string()) {
       const auto cut = CutFromName(value.get<std::string>());
@@ -164,7 +165,9 @@ Status ReadDecode(const json& object, Plan* plan) {
     }
   }
   if (Status fits = CheckTransition(*plan); !fits) return fits;
-  return ParseDecodeExperts(object["experts"].get<std::string>(), plan);
+  const auto experts = object["experts"].get<std::string>();
+  if (Status known = CheckExperts(experts); !known) return known.error().At("decode.experts");
+  return ParseDecodeExperts(experts, plan);
 }
 
 // Once the pipeline is known. Without one, layout and pipeline say all.

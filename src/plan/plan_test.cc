@@ -246,9 +246,10 @@ TEST(Plan, DividesTheExpertsOtherwiseInDecode) {
   EXPECT_EQ(plan_with("attention=dp2,experts=ep2", {{"experts", "ep4"}}).error().message,
             "decode: \"attention=dp2,experts=ep4\" gives attention 2 ranks and the experts 4; both "
             "must have all of them");
-  EXPECT_THAT(
-      plan_with("attention=dp2,experts=ep2", {{"experts", "ep2,attention=tp2"}}).error().message,
-      HasSubstr("gives attention twice"));
+  for (const char* more : {"ep2,attention=tp2", "tp2,disaggregate", "tp2,head=tp7"}) {
+    EXPECT_THAT(plan_with("attention=dp2,experts=ep2", {{"experts", more}}).error().message,
+                StartsWith("decode.experts: "));
+  }
   for (const nlohmann::json& wrong : {nlohmann::json("tp2"), nlohmann::json::object(),
                                       nlohmann::json{{"experts", 2}}, nlohmann::json()}) {
     EXPECT_THAT(plan_with("attention=dp2,experts=ep2", wrong).error().message,
@@ -321,6 +322,10 @@ TEST(Plan, SaysFromHowManyTokensOnStepsAreCut) {
   EXPECT_EQ(*PlanFromJson(ToJson(*plan)), *plan);
   for (const int tokens : {-1, kMostCutFromTokens + 1}) {
     EXPECT_FALSE(PlanFromJson({{"version", 1}, {"pipeline", {{"from_tokens", tokens}}}}).ok());
+  }
+  for (const nlohmann::json& other :
+       {nlohmann::json("64"), nlohmann::json(true), nlohmann::json(64.9), nlohmann::json()}) {
+    EXPECT_FALSE(PlanFromJson({{"version", 1}, {"pipeline", {{"from_tokens", other}}}}).ok());
   }
   for (const char* text : {R"({"version": 1, "pipeline": {"chunks": "auto", "from_tokens": 64}})",
                            R"({"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate",

@@ -77,8 +77,8 @@ void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const i
 int TokensPerGroup(const PlanQuestion& question, const plan::Plan& plan) {
   const double all = question.workload.batch * question.workload.mean_prompt_tokens();
   const int num_groups = strategy::Roles(plan.layout).num_groups();
-  return static_cast<int>(std::clamp(
-      all / num_groups, 1.0, static_cast<double>(plan.step_tokens_or(question.step_tokens))));
+  const int most = plan.step_tokens_for(question.workload.batch, question.step_tokens);
+  return static_cast<int>(std::clamp(all / num_groups, 1.0, static_cast<double>(most)));
 }
 
 // Cuts are the same in all layers. Empty: all experts are alike.
@@ -287,6 +287,10 @@ void AddMicroBatches(PlanSearch& search) {
   }
 }
 
+int WholeDecodeFrom(int batch) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(batch) + 1));
+}
+
 void AddWholeDecode(PlanSearch& search) {
   const PlanQuestion& question = search.question();
   const Workload& workload = question.workload;
@@ -326,8 +330,7 @@ void AddWholeDecode(PlanSearch& search) {
       open, {}, [](const Open& one) { return std::pair(!one.candidate.is_allowed(), one.least); });
   if (open.size() > kMostRefined) open.resize(kMostRefined);
   for (Open& one : open) {
-    const auto tokens = static_cast<unsigned>(one.candidate.figures->batch);
-    one.candidate.plan.cut_from_tokens = static_cast<int>(std::bit_ceil(tokens + 1));
+    one.candidate.plan.cut_from_tokens = WholeDecodeFrom(one.candidate.figures->batch);
     one.candidate.figures.reset();
     if (!plan::CheckLayout(one.candidate.plan)) continue;
     Candidate* const added = search.Add(std::move(one.candidate));

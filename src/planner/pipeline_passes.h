@@ -20,5 +20,7 @@ void AddMicroBatches(PlanSearch& search);
 
 // The best of these with whole steps of decode, which read weights once for each part.
 void AddWholeDecode(PlanSearch& search);
+// From how many tokens on it cuts steps of a plan for a batch: more than a step of decode has.
+int WholeDecodeFrom(int batch);
 
 }  // namespace convene::planner

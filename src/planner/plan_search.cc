@@ -381,9 +381,10 @@ Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::P
   StepSequences groups = DecodeStepOf(question_.spec, workload, workload.batch, roles);
   if (!is_decode) {
     // Sorted by rows: the last one has the most.
-    TypicalStep largest = PrefillStepsOf(question_.spec, TypicalSequences(workload, workload.batch),
-                                         roles, plan.step_tokens_or(question_.step_tokens))
-                              .back();
+    TypicalStep largest =
+        PrefillStepsOf(question_.spec, TypicalSequences(workload, workload.batch), roles,
+                       plan.step_tokens_for(workload.batch, question_.step_tokens))
+            .back();
     draws_encoder = !largest.inputs.empty();
     groups = draws_encoder ? std::move(largest.inputs) : std::move(largest.groups);
   }

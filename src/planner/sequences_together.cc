@@ -8,10 +8,12 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/units.h"
 #include "planner/paged_plans.h"
+#include "planner/pipeline_passes.h"
 #include "planner/plan_search.h"
 
 namespace convene::planner {
@@ -64,11 +66,16 @@ class Chooser {
     whole.experts_in_memory.reset();
     whole.spilled_kv.reset();
     whole.sequences = 0;
+    // As the pass `whole_decode` says it of so many.
+    if (whole.cut_from_tokens > 0) whole.cut_from_tokens = WholeDecodeFrom(batch);
     const uint64_t common = question.memory_per_rank(candidate.setup.num_ranks);
     const Result<RankMemory> memory = question.memory_of(candidate.setup, whole, batch);
     if (!memory) return {};
-    if (memory->fits(common)) return {whole};
-    if (!question.experts_that_fit || !plan::CanPage(whole)) return {};
+    const auto is_off = [&](std::string_view pass) {
+      return std::ranges::find(question.passes_off, pass) != question.passes_off.end();
+    };
+    if (memory->fits(common) || is_off("memory")) return {whole};
+    if (!question.experts_that_fit || !plan::CanPage(whole) || is_off("paging")) return {};
     PagedPlans paged = PagedPlansOf(question, candidate.setup, whole, batch, memory->limit(common));
     std::vector<plan::Plan> plans = std::move(paged.spilled);
     if (paged.experts) plans.push_back(*std::move(paged.experts));

@@ -70,7 +70,8 @@ void AddStepSizes(PlanSearch& search) {
   for (const Candidate& base : ToVary(search)) {
     const double most = MostTokens(question, base.plan);
     double best = base.figures->score;
-    for (int tokens = question.step_tokens; tokens < most && tokens * 2 <= plan::kMostStepTokens;) {
+    for (int tokens = base.plan.step_tokens_for(question.workload.batch, question.step_tokens);
+         tokens < most && tokens * 2 <= plan::kMostStepTokens;) {
       tokens *= 2;
       bool is_better = false;
       for (plan::Plan& plan : WithSteps(question, base, tokens)) {

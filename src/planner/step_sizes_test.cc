@@ -47,6 +47,18 @@ TEST(StepSizes, LongPromptsGetStepsOfMoreTokens) {
   EXPECT_GT(ChosenOf(Search(asked)).figures->score, score);
 }
 
+// Of more sequences than a step has tokens: it has one of each, in prices as in what is executed.
+TEST(StepSizes, AStepHasRoomForATokenOfEachSequence) {
+  AskedOfLongPrompts asked;
+  asked.workload = {.requests = {{64, 4}}, .batch = 8 * kUsual};
+  asked.question.constraints.keeps_step_tokens = true;
+  const double few = ChosenOf(Search(asked)).figures->score;
+  asked.question.step_tokens = 8 * kUsual;
+  EXPECT_EQ(ChosenOf(Search(asked)).figures->score, few);
+  asked.question.step_tokens = 16 * kUsual;
+  EXPECT_LT(ChosenOf(Search(asked)).figures->score, few);
+}
+
 TEST(StepSizes, StepsThatWereGivenStay) {
   AskedOfLongPrompts asked;
   asked.question.constraints.keeps_step_tokens = true;

@@ -43,11 +43,12 @@ double GainOf(const PlanFigures& chosen, const PlanFigures& other, const cost::S
 double RunSeconds(const PlanQuestion& question, const Candidate& candidate, int decode_steps) {
   const strategy::Roles roles =
       strategy::Roles(candidate.plan.layout).ExpandingFrom(question.expand_from_tokens);
+  const int batch = candidate.figures->batch;
   double num_run = 0;
   double num_all = 0;
   for (const TypicalStep& step :
-       PrefillStepsOf(question.spec, TypicalSequences(question.workload, candidate.figures->batch),
-                      roles, candidate.plan.step_tokens_or(question.step_tokens))) {
+       PrefillStepsOf(question.spec, TypicalSequences(question.workload, batch), roles,
+                      candidate.plan.step_tokens_for(batch, question.step_tokens))) {
     if (!(step.count > 0)) continue;
     num_run += 1;
     num_all += step.count;

@@ -112,7 +112,7 @@ class Predictor {
     if (!options_.loads || !moves()) return {};
     const std::vector<TypicalStep> steps =
         PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
-                       options_.step_tokens);
+                       std::max(options_.step_tokens, batch));
     const Result<WholeStep> without = Predict(steps.front().groups, options_.roles);
     if (!without) return without.error();
     const Result<WholeStep> with = Predict(steps.front().groups, options_.roles, options_.loads);
@@ -162,7 +162,7 @@ class Predictor {
     WholeStep sum;
     for (const TypicalStep& typical :
          PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
-                        options_.step_tokens)) {
+                        std::max(options_.step_tokens, batch))) {
       const Result<WholeStep> step = Predict(typical.groups, options_.roles);
       if (!step) return step.error();
       Add(*step, typical.count, sum);
@@ -210,12 +210,12 @@ class Predictor {
     };
     int too_few = 0;
     int enough = 1;
-    for (;; enough *= 2) {
+    for (;; enough = std::min(enough * 2, options_.step_tokens)) {
       const Result<bool> suffices = gives(enough);
       if (!suffices) return suffices.error();
       if (*suffices) break;
       too_few = enough;
-      if (enough * 2 > options_.step_tokens) {
+      if (enough >= options_.step_tokens) {
         return Error{fmt::format(
             "{} that run together do not generate the {} tokens per second that are asked for",
             FormatCount(static_cast<uint64_t>(enough), "sequence"),

@@ -30,6 +30,7 @@ struct ServedModel {
   engine::SamplingOptions defaults = {};       // of what a request does not say
   std::optional<int> max_new_tokens = {};      // of a chat that does not say how many
   int context = 0;
+  int max_sequences = 1;         // choices that run at the same time
   int64_t created = 0;           // when it was loaded, in seconds since 1970
   std::string fingerprint = {};  // system_fingerprint: the same answers come from the same one
   std::string plan_json = "{}";  // what /v1/plan answers; its id is the fingerprint's last part

@@ -167,7 +167,7 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   }
   http_->Post([this] { OnLoaded(); });
   EngineLoop loop(
-      engine, queue_, metrics_, options_.max_sequences, [this](std::vector<JobEvent> events) {
+      engine, queue_, metrics_, model_->max_sequences, [this](std::vector<JobEvent> events) {
         http_->Post(
             [this, events = std::move(events)]() mutable { TakeEvents(std::move(events)); });
       });

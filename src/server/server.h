@@ -34,7 +34,6 @@ struct ServerOptions {
   std::vector<std::string> api_keys = {};      // none: everybody may ask
   std::vector<std::string> cors_origins = {};  // "*": all
   int max_queue = 256;                         // choices that wait for the engine
-  int max_sequences = 32;                      // choices that run at the same time
   std::chrono::seconds request_timeout{0};     // 0: none
   std::chrono::seconds shutdown_timeout{30};
   std::chrono::seconds epoch{60};   // after which the plan is looked at again; 0: never
