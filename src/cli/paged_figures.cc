@@ -31,14 +31,12 @@ nlohmann::ordered_json ShareOf(int64_t part, int64_t whole) {
 nlohmann::ordered_json PagedFigures(const engine::LoadedModel& model) {
   if (model.paged() == nullptr) return nullptr;
   const weights::PageStatistics pages = model.paged()->statistics();
-  // Pages that were read ahead in vain are more than those that were wanted and not there.
-  const int64_t found = std::max<int64_t>(0, pages.num_used - pages.num_read);
   return {{"buffers", model.memory().num_page_buffers},
           {"pages_used", pages.num_used},
           {"pages_read", pages.num_read},
           {"read_bytes", pages.read_bytes},
           {"read_seconds", pages.read_seconds},
-          {"found_in_memory_share", ShareOf(found, pages.num_used)},
+          {"found_in_memory_share", ShareOf(pages.num_found, pages.num_used)},
           {"chosen_experts", pages.num_chosen},
           {"predicted_experts", pages.num_predicted},
           {"predicted_share", ShareOf(pages.num_predicted, pages.num_chosen)}};

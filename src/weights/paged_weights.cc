@@ -337,6 +337,7 @@ Result<ExpertsLease> PagedWeights::LeaseExperts(LayerId id, std::span<const int>
   }
   if (Status fetched = Fetch(pages, {.layer = layer}); !fetched) return fetched.error();
   const std::lock_guard lock(mutex_);
+  for (Page* page : pages) page->is_fresh = false;
   leases_[++num_leases_] = std::move(pages);
   return ExpertsLease(LayerOf(id).moe->experts, *this, num_leases_);
 }
@@ -354,6 +355,7 @@ void PagedWeights::CountUse(Page& page) {
   page.last_use = ++num_counted_;
   page.last_step = step_;
   ++statistics_.num_used;
+  if (page.state == State::kThere && !page.is_fresh) ++statistics_.num_found;
   if (num_counted_ % (kUsesPerPage * sizes_.num_pages) != 0) return;
   num_steps_ /= 2;
   for (std::vector<Page>& layer : pages_) {
@@ -459,10 +461,11 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
     read_bytes += pages[i]->stored.size_bytes;
     const std::lock_guard lock(mutex_);
     SetThere(*pages[i], true);
+    pages[i]->is_fresh = true;
+    ++statistics_.num_read;
   });
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const std::lock_guard lock(mutex_);
-  statistics_.num_read += std::ssize(pages);
   statistics_.read_bytes += read_bytes;
   statistics_.read_seconds += elapsed.count();
   return status;

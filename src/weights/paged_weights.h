@@ -53,7 +53,9 @@ struct PagedOptions {
 // Since the beginning.
 struct PageStatistics {
   int64_t num_used = 0;  // pages that tasks wanted
-  int64_t num_read = 0;  // pages that were read
+  // Of these, pages that lay in memory since they had been used before.
+  int64_t num_found = 0;
+  int64_t num_read = 0;  // pages that were read, those that were predicted in vain among them
   uint64_t read_bytes = 0;
   double read_seconds = 0;    // while at least one was under way
   int64_t num_chosen = 0;     // by layers whose experts were predicted, of a step each once
@@ -139,7 +141,8 @@ class PagedWeights final : public WeightStore, public Lender {
     float uses = 0;
     int64_t last_use = 0;
     int64_t last_step = 0;
-    bool stays = false;  // where steps read all experts
+    bool stays = false;     // where steps read all experts
+    bool is_fresh = false;  // was read, and not used since
   };
   struct Place {
     bool streams = false;  // all experts of each layer in turn

@@ -116,6 +116,7 @@ TEST_F(PagedWeightsTest, PagesStayAsLongAsThereIsRoom) {
   EXPECT_EQ(ReadsOf(0, {1}), 0);
   EXPECT_EQ(ReadsOf(1, {3}), 0);
   EXPECT_EQ(store_->statistics().num_used, 8);
+  EXPECT_EQ(store_->statistics().num_found, 4);
 }
 
 TEST_F(PagedWeightsTest, TheLeastUsedOrTheLongestUnusedGivesWay) {
