@@ -94,6 +94,7 @@ def measure(options):
                     sys.exit(f"{policy} gave other texts")
                 runs.setdefault(policy, []).append(figures)
                 print(f"round {number + 1}: {policy}: {figures['seconds']:.1f} s", file=sys.stderr)
+                pathlib.Path(options.out + ".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     return runs
 
 
@@ -145,7 +146,6 @@ def main():
     options = parser.parse_args()
     options.line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
     runs = measure(options)
-    pathlib.Path(options.out + ".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     pathlib.Path(options.out + ".md").write_text(markdown(options, runs), encoding="utf-8")
 
 
