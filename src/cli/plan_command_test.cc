@@ -86,6 +86,8 @@ TEST(PlanCommand, RunsThePlanThatWasPriced) {
   hybrid.decode = *plan::ParseLayout("attention=dp4,experts=tp4");
   hybrid.phase_change = {.epoch_steps = 12, .transition = plan::Transition::kInt4};
   plans.push_back(hybrid);
+  plans.push_back(PlanOf("attention=dp4,experts=ep4",
+                         {.chunks = 4, .cut = ChunkCut::kExperts, .overlap = false}));
   for (const plan::Plan& plan : plans) {
     const Reported reported(plan);
     const std::string command = CommandOf(reported.report);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -133,13 +134,11 @@ Status CheckModels(const MachineProfile& machine, std::span<const ProductFormat>
     return Error{fmt::format("the profile's operator {} has {} features, and {} are expected",
                              Quote(name), found->second.ranges.size(), num_features)};
   };
+  const size_t num_features[] = {ProductFeatures().size(), ExpertsFeatures().size()};
   for (const ProductFormat& format : formats) {
-    for (const char* product : kProducts) {
-      const bool is_grouped = product == kProducts[1];
-      const size_t count = is_grouped ? ExpertsFeatures().size() : ProductFeatures().size();
-      if (Status known = check(fmt::format("{} {}", product, format.name), count); !known) {
-        return known;
-      }
+    for (size_t i = 0; i < std::size(kProducts); ++i) {
+      const std::string name = fmt::format("{} {}", kProducts[i], format.name);
+      if (Status known = check(name, num_features[i]); !known) return known;
     }
   }
   for (const char* name : kCollectives) {

@@ -236,6 +236,17 @@ TEST(OperatorCosts, WhatTheMachineCannotDoIsRefused) {
               HasSubstr("fp8"));
   EXPECT_THAT(OperatorCosts::Create(*a100, spec, {.format = "int3"}).error().message,
               HasSubstr("int3"));
+  // Profiles that somebody edited.
+  MachineProfile edited = *a100;
+  edited.operators.at("all_to_all").ranges[1].min = 1;
+  EXPECT_THAT(OperatorCosts::Create(edited, spec, {.format = "bf16"}).error().message,
+              HasSubstr("fewer than 2 ranks"));
+  for (const char* name : {"product bf16", "grouped_product bf16", "all_gather"}) {
+    edited = *a100;
+    edited.operators.at(name).ranges.pop_back();
+    EXPECT_THAT(OperatorCosts::Create(edited, spec, {.format = "bf16"}).error().message,
+                HasSubstr(std::string(name) + "\" has "));
+  }
   MachineProfile alone = *a100;
   alone.links.clear();
   EXPECT_THAT(OperatorCosts::Create(alone, spec, {.format = "bf16"}).error().message,

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -25,8 +27,10 @@ using testing::HasSubstr;
 constexpr double kLinkBytesPerSecond = 4e8;
 
 cost::StepCosts CostsOfLink(int num_ranks, double bytes_per_second) {
-  cost::StepCosts costs{
-      .num_ranks = num_ranks, .weights = "int8", .version = std::string(kVersion)};
+  cost::StepCosts costs{.num_ranks = num_ranks,
+                        .weights = "int8",
+                        .version = std::string(kVersion),
+                        .date = "2026-01-02T03:04:05Z"};
   costs.exchange.seconds = {.at = {1, 1e9}, .value = {1e-5, 1e-5 + 1e9 / bytes_per_second}};
   return costs;
 }
@@ -56,7 +60,9 @@ engine::KnownCosts Known(const std::string& path) {
   engine::KnownCosts found;
   comm::RunOnThreads(2, [&](comm::Group& group) {
     SlowGroup slow(group, kLinkBytesPerSecond / 2);
-    hardware::ThreadPool pool({0});
+    // Each its own core, where there are two.
+    hardware::ThreadPool pool(
+        {std::min(group.rank(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1)});
     memory::Ledger ledger;
     const auto known = KnownStepCosts(
         {.group = slow, .pool = pool, .kernels = **kernels::ChooseKernels(), .ledger = ledger},

@@ -12,8 +12,8 @@ namespace convene::evaluate {
 Result<cost::MachineProfile> LoadMachineProfile(const std::string& path);
 
 // The profile with what the file at `path` has besides: costs of steps that were not measured anew,
-// where the file is of the same CPUs, operators that were not, and, where several ranks measured,
-// the machine as one rank has it alone.
+// where the file is of the same CPUs and instruction set (of others nothing is taken over),
+// operators that were not, and, where several ranks measured, the machine as one rank has it alone.
 cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& path);
 
 }  // namespace convene::evaluate

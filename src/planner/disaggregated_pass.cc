@@ -77,23 +77,15 @@ class Solver {
   }
 
  private:
-  // As StepTurns chooses them where a step runs.
-  static const plan::LaneLines& LinesOf(const Solved& solved, const StepSequences& step) {
-    for (const plan::LaneLines& lines : solved.lines) {
-      if (static_cast<double>(LoadOf(step).rows) <= lines.most_rows) return lines;
-    }
-    return solved.lines.back();
-  }
-
   void AddSteps(const TypicalSteps& steps, Solved& solved) {
-    const plan::LaneLines& prefill_lines = LinesOf(solved, steps.prefill);
+    const plan::LaneLines& prefill_lines = LinesOf(solved.lines, LoadOf(steps.prefill).rows);
     const std::vector<DisaggregatedChoice> of_prefill =
         Propose(prefill_lines, LoadOf(steps.prefill));
     solved.seconds = steps.num_prefill * of_prefill.front().seconds;
     Widen(of_prefill.front().pipeline, solved.most);
     if (steps.num_decode > 0) {
       const std::vector<DisaggregatedChoice> of_decode =
-          Propose(LinesOf(solved, steps.decode), LoadOf(steps.decode));
+          Propose(LinesOf(solved.lines, LoadOf(steps.decode).rows), LoadOf(steps.decode));
       solved.seconds += steps.num_decode * of_decode.front().seconds;
       Widen(of_decode.front().pipeline, solved.most);
       AddProposals(of_decode, 1, solved.proposals);

@@ -48,6 +48,22 @@ TEST(OperatorPricer, StepsOfAPresetTakeLongerUnderWorseConditions) {
   EXPECT_LT(SecondsOfOperators(source, {.machine = {.compute = 2}}, 1), 1.1 * few);
 }
 
+// Errors are those of the operators that price: of a format's own where the profile has them.
+TEST(OperatorPricer, ErrorsAreOfTheFormatsOperators) {
+  const cost::MachineProfile machine = *cost::Preset("h100-nvlink");
+  const OperatorSource source(machine);
+  for (const auto& [weights, name] : {std::pair<std::string, std::string>{"bf16", "bf16"},
+                                      std::pair<std::string, std::string>{"int4", "int4_wo"}}) {
+    const auto pricer = source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = weights}, {});
+    ASSERT_TRUE(pricer.ok()) << pricer.error().message;
+    const cost::ErrorRange found =
+        (*pricer)->Errors().by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)];
+    const cost::OperatorModel& model = machine.operators.at("grouped_product " + name);
+    EXPECT_EQ(found.low, model.low_factor - 1) << weights;
+    EXPECT_EQ(found.high, model.high_factor - 1) << weights;
+  }
+}
+
 // A step that reads half of the experts from a disk.
 Result<WholeStep> PagedStep(const cost::MachineProfile& machine, const Conditions& conditions) {
   const OperatorSource source(machine);

@@ -44,16 +44,20 @@ strategy::Pipeline StepTurns::For(const strategy::StepLoad& load) {
       .first->second;
 }
 
-strategy::Pipeline StepTurns::Solve(int64_t rows, double keys_per_row) const {
-  const auto last = lines_.end() - 1;
-  const auto of_size = std::find_if(lines_.begin(), last, [&](const plan::LaneLines& lines) {
-    return static_cast<double>(rows) <= lines.most_rows;
+const plan::LaneLines& LinesOf(std::span<const plan::LaneLines> lines, int64_t rows) {
+  const auto last = lines.end() - 1;
+  return *std::find_if(lines.begin(), last, [&](const plan::LaneLines& one) {
+    return static_cast<double>(rows) <= one.most_rows;
   });
-  const DisaggregatedChoice choice = SolveStep({.lines = WithKeys(*of_size, keys_per_row),
-                                                .rows_per_sequence = 1,
-                                                .most_micro_batches = most_.micro_batches,
-                                                .most_chunks = most_.chunks},
-                                               static_cast<double>(rows));
+}
+
+strategy::Pipeline StepTurns::Solve(int64_t rows, double keys_per_row) const {
+  const DisaggregatedChoice choice =
+      SolveStep({.lines = WithKeys(LinesOf(lines_, rows), keys_per_row),
+                 .rows_per_sequence = 1,
+                 .most_micro_batches = most_.micro_batches,
+                 .most_chunks = most_.chunks},
+                static_cast<double>(rows));
   return ToPipeline(choice.pipeline);
 }
 

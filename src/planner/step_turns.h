@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,10 @@ int64_t ClassOfSize(int64_t number);
 
 // Lines of a step with so many keys for each row, with these in its rows.
 DisaggregatedLines WithKeys(DisaggregatedLines lines, double keys_per_row);
+
+// Of lines for steps of up to so many rows each, in increasing order: those of a step of so many;
+// of a larger one the last. Precondition: there are some.
+const plan::LaneLines& LinesOf(std::span<const plan::LaneLines> lines, int64_t rows);
 
 class StepTurns {
  public:

@@ -51,9 +51,11 @@ struct PackedDirectory {
 // model in these formats.
 Result<PackedDirectory> OpenPackedDirectory(const std::string& directory);
 
-// Reads the tensors that `share` has, or all of them, and compares them with their checksums.
-// Error: the tensor that differs, and its file.
+// Of a tensor whose checksum is `found`: what it is, its file, and what to do.
 Error Damaged(const PackedDirectory& directory, const NamedDigest& stored, uint64_t found);
+
+// Reads the tensors that `share` has, or all of them, and compares them with their checksums.
+// Error: Damaged.
 Status VerifyPacked(const PackedDirectory& directory, const std::optional<Share>& share,
                     hardware::ThreadPool& pool, const LoadProgress& progress);
 

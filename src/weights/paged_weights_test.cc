@@ -288,6 +288,17 @@ TEST_F(PagedWeightsTest, ARankReadsItsOwnExpertsAlone) {
   EXPECT_THAT(refused.error().message, HasSubstr("packed as whole matrices"));
 }
 
+TEST_F(PagedWeightsTest, RanksWithUnlikeSharesThatAllFitCutTheirLayersAlike) {
+  const strategy::Layout unlike{
+      .attention_dp = 2, .expert_ep = 2, .expert_weights = {num_experts_ - 1, 1}};
+  std::vector<int> chunks;
+  for (int rank = 0; rank < 2; ++rank) {
+    MustLoad({.num_buffers = 1000, .owner = {strategy::Roles(unlike), rank}});
+    chunks.push_back(store_->PagingOf(/*encoder=*/false, /*num_tokens=*/1000).chunks);
+  }
+  EXPECT_EQ(chunks[0], chunks[1]);
+}
+
 TEST_F(PagedWeightsTest, APredictedPageThatCannotBeReadIsReadByWhoNeedsIt) {
   std::atomic<bool> fails = true;
   MustLoad({.num_buffers = 4, .reader = {.change_result = [&](uint64_t at, int64_t result) {

@@ -52,6 +52,10 @@ class Program {
  private:
   int Prefill(int p) const { return num_attention_ + p; }
   int Decode(int d) const { return num_attention_ + num_experts_ + d; }
+  int Triple(int a, int p, int d) const {
+    return num_attention_ + 2 * num_experts_ + (a * num_experts_ + p) * num_experts_ + d;
+  }
+
   // Seconds of a layer. Pairs that are impossible have none.
   double SlowestPair(const PhaseCosts& costs) const {
     double slowest = 0;
@@ -62,10 +66,6 @@ class Program {
       }
     }
     return slowest;
-  }
-
-  int Triple(int a, int p, int d) const {
-    return num_attention_ + 2 * num_experts_ + (a * num_experts_ + p) * num_experts_ + d;
   }
 
   void AddColumn(double most, double seconds, bool is_whole) {
