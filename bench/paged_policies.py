@@ -102,6 +102,8 @@ def markdown(options, runs):
     ran = {policy: figures for policy, figures in runs.items() if figures}
     seconds = {policy: [each["seconds"] for each in figures] for policy, figures in ran.items()}
     by_hand = [policy for policy in ran if policy != CHOSEN]
+    if CHOSEN not in ran or not by_hand:
+        sys.exit("memory has room for no policy: raise --memory-budget")
     best = min(by_hand, key=lambda policy: statistics.median(seconds[policy][0::2]))
     even = {policy: statistics.median(each[1::2] or each) for policy, each in seconds.items()}
     least = min(statistics.median(seconds[policy]) for policy in by_hand)
