@@ -48,8 +48,7 @@ void CheckLayer(const model::LayerSpec& layer) {
 
 void CheckGeneration(const convene::checkpoint::GenerationConfig& config) {
   for (const int id : config.eos_token_ids) CHECK(id >= 0);
-  CHECK(config.bos_token_id.value_or(0) >= 0 && config.top_k.value_or(0) >= 0 &&
-        config.max_new_tokens.value_or(0) >= 0);
+  CHECK(config.top_k.value_or(0) >= 0 && config.max_new_tokens.value_or(0) >= 0);
   const auto is_share = [](double value) { return value >= 0 && value <= 1; };
   CHECK(is_share(config.top_p.value_or(1)) && is_share(config.min_p.value_or(0)));
   CHECK(config.temperature.value_or(0) >= 0 && config.repetition_penalty.value_or(1) > 0);

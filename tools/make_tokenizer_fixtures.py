@@ -9,7 +9,7 @@ The second form checks any tokenizer: it copies the files of DIR (tokenizer.json
 configuration) and writes cases for random Unicode strings; the test of src/text reads every directory below
 tests/golden/tokenizers. Each has
 
-    tokenizer.json (or vocab.json, merges.txt, tokenizer_config.json)
+    tokenizer.json, beside it for some a tokenizer_config.json (or vocab.json, merges.txt, tokenizer_config.json)
     cases.json      {"cases": [...]}, each {"text", "ids"} and, where they differ from the one before,
                     "ids_without_special"     encoded with add_special_tokens=False
                     "ids_unparsed"            the same with special tokens in the text taken as text
@@ -577,13 +577,50 @@ def write_files_form(tokenizer, directory):
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
+def token(content, **flags):
+    """A token as tokenizer_config.json spells it."""
+    return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True} | flags
+
+
+# What tokenizer_config.json says beside the tokenizer.json of qwen2(), whose template then begins with <|im_start|>.
+CONFIGURATIONS = {
+    # The two flags say the opposite of the template, and count for nothing beside a tokenizer.json. The tokens change how
+    # two are matched (one keeps being special), and add some, in the order of their ids; so do roles and a list.
+    "configured": {
+        "add_bos_token": False, "add_eos_token": True, "bos_token": "<|bos|>", "eos_token": "<|end|>", "unk_token": None,
+        "pad_token": "ing", "additional_special_tokens": ["<|im_start|>", "<|extra|>", "<|bos|>"],
+        "added_tokens_decoder": {
+            "571": token("<|late|>", special=False, rstrip=True), "563": token("<think>"), "570": token("<|end|>", special=False),
+            "560": token("<|endoftext|>", lstrip=True, special=False), "99": token("Paris", special=False, normalized=True),
+        },
+    },
+    # Without added_tokens_decoder a role makes a token special, and the newer list hides the older one.
+    "named_roles": {
+        "eos_token": "<think>", "pad_token": {"__type": "AddedToken", **token("<|pad|>", rstrip=True, special=False)},
+        "extra_special_tokens": ["<|one|>", "<|two|>", "</think>"], "additional_special_tokens": ["<|hidden|>"],
+    },
+}  # fmt: skip
+
+
+def write_configured(directory, config):
+    tokenizer = qwen2()
+    start = "<|im_start|>"
+    tokenizer.post_processor = processors.TemplateProcessing(f"{start} $A", f"{start} $A $B", [(start, tokenizer.token_to_id(start))])
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | config
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
 def load(directory):
-    """The package's tokenizer for the files in `directory`."""
-    if (directory / "tokenizer.json").exists():
+    """The package's tokenizer for the files in `directory`; what transformers makes of it where a configuration says more."""
+    has_json = (directory / "tokenizer.json").exists()
+    if has_json and not (directory / "tokenizer_config.json").exists():
         return Tokenizer.from_file(str(directory / "tokenizer.json"))
     import transformers
 
-    return transformers.AutoTokenizer.from_pretrained(str(directory))._tokenizer
+    # AutoTokenizer might choose a class that takes no more than the vocabulary from tokenizer.json.
+    loader = transformers.TokenizersBackend if has_json else transformers.AutoTokenizer
+    return loader.from_pretrained(str(directory))._tokenizer
 
 
 def main():
@@ -618,6 +655,11 @@ def main():
     directory.mkdir(exist_ok=True)
     write_files_form(qwen2(), directory)
     write_cases(load(directory), directory, count, arguments.seed, 20)
+    for number, (name, config) in enumerate(CONFIGURATIONS.items()):
+        directory = arguments.out / name
+        directory.mkdir(exist_ok=True)
+        write_configured(directory, config)
+        write_cases(load(directory), directory, count // 2, arguments.seed + 100 + number, 20)
     write_components(arguments.out / "components.json")
 
 

@@ -222,11 +222,14 @@ TensorView Checkpoint::View(const model::TensorBinding& binding) const {
   view.stored_bytes = all.size();
   if (!scaled) return view;
   const bool is_fp8 = binding.storage == model::Storage::kFp8Block;
-  view.scales = {.data = Bytes(find(parts[1].name)),
-                 .is_e8m0 = !is_fp8,
-                 .block_rows = is_fp8 ? kFp8BlockSize : 1,
-                 .block_cols = is_fp8 ? kFp8BlockSize : kMxfp4BlockSize,
-                 .blocks_per_row = parts[1].shape.back()};
+  const Location& scales = find(parts[1].name);
+  view.scales = {
+      .data = Bytes(scales),
+      .is_e8m0 = !is_fp8,
+      .dtype = is_fp8 ? *tensor::DTypeFromName(scales.tensor.dtype) : tensor::DType::kF32,
+      .block_rows = is_fp8 ? kFp8BlockSize : 1,
+      .block_cols = is_fp8 ? kFp8BlockSize : kMxfp4BlockSize,
+      .blocks_per_row = parts[1].shape.back()};
   return view;
 }
 

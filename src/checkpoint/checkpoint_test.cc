@@ -348,6 +348,24 @@ TEST(Checkpoint, GivesFp8WithItsScales) {
   EXPECT_TRUE(output.scales.data.empty());
 }
 
+// Qwen's FP8 checkpoints store BF16 where DeepSeek's have F32.
+TEST(Checkpoint, TakesScalesOfFp8InAnyPlainType) {
+  const std::string name = "model.layers.0.self_attn.q_proj.weight_scale_inv";
+  for (const tensor::DType dtype :
+       {tensor::DType::kF32, tensor::DType::kBf16, tensor::DType::kF16}) {
+    Fp8Directory directory;
+    directory.Add(name, {1, 2}, Name(dtype));
+    directory.WriteAll();
+    const auto checkpoint = directory.Open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    const TensorView query = checkpoint->View(Find(checkpoint->spec(), TensorRole::kQuery));
+    EXPECT_EQ(query.dtype, tensor::DType::kE4m3);
+    EXPECT_EQ(query.scales.dtype, dtype);
+    ASSERT_EQ(std::ssize(query.scales.data), 2 * tensor::SizeBits(dtype) / 8);
+    EXPECT_EQ(query.scales.At(0, 199), tensor::LoadElement(dtype, query.scales.data.data(), 1));
+  }
+}
+
 TEST(Checkpoint, RefusesFp8WithoutFittingScales) {
   const std::string name = "model.layers.0.self_attn.q_proj.weight";
   Fp8Directory wrong_shape;
@@ -357,9 +375,9 @@ TEST(Checkpoint, RefusesFp8WithoutFittingScales) {
                  "q_proj.weight_scale_inv\" has the shape [2, 2], but "
                  "config.json needs [1, 2]");
   Fp8Directory wrong_dtype;
-  wrong_dtype.Add(name + "_scale_inv", {1, 2}, "BF16");
+  wrong_dtype.Add(name + "_scale_inv", {1, 2}, "F64");
   wrong_dtype.WriteAll();
-  ExpectContains(wrong_dtype.ErrorOnOpen(), "is BF16, but must be F32");
+  ExpectContains(wrong_dtype.ErrorOnOpen(), "is F64, but must be F32, F16 or BF16");
   Fp8Directory other_fp8;
   other_fp8.Add(name, {128, 200}, "F8_E5M2");
   other_fp8.WriteAll();

@@ -66,10 +66,6 @@ Result<GenerationConfig> ReadGenerationConfig(const nlohmann::json* generation,
   if (result.eos_token_ids.empty()) {
     result.eos_token_ids = TokenIds(fallback, config, "eos_token_id");
   }
-  result.bos_token_id = fields.OptionalInteger("bos_token_id", kTokenId);
-  if (!result.bos_token_id) {
-    result.bos_token_id = fallback.OptionalInteger("bos_token_id", kTokenId);
-  }
   if (fields.Has("do_sample")) result.do_sample = fields.Boolean("do_sample", false);
   result.temperature = fields.OptionalNumber("temperature", {0, 100});
   result.top_k = fields.OptionalInteger("top_k", kCount);

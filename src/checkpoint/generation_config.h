@@ -15,8 +15,7 @@ namespace convene::checkpoint {
 // top_k 50, top_p 1, no min_p, no penalty.
 struct GenerationConfig {
   std::vector<int> eos_token_ids;  // any of them ends the text
-  std::optional<int> bos_token_id;
-  std::optional<bool> do_sample;  // false: greedy, whatever the temperature
+  std::optional<bool> do_sample;   // false: greedy, whatever the temperature
   std::optional<double> temperature;
   std::optional<int> top_k;  // 0: all
   std::optional<double> top_p;

@@ -19,7 +19,6 @@ TEST(GenerationConfig, ReadsWhatQwen3Ships) {
       "top_p": 0.95, "transformers_version": "4.51.0"})");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->eos_token_ids, (std::vector<int>{151645, 151643}));
-  EXPECT_EQ(config->bos_token_id, 151643);
   EXPECT_EQ(config->do_sample, true);
   EXPECT_EQ(config->temperature, 0.6);
   EXPECT_EQ(config->top_k, 20);
@@ -41,11 +40,9 @@ TEST(GenerationConfig, ReadsTheOtherFields) {
 }
 
 TEST(GenerationConfig, TakesTokensFromTheModelsConfigWhereItsOwnFileIsSilent) {
-  const auto config =
-      Read(R"({"eos_token_id": null})", R"({"eos_token_id": 7, "bos_token_id": 1})");
+  const auto config = Read(R"({"eos_token_id": null})", R"({"eos_token_id": 7})");
   ASSERT_TRUE(config);
   EXPECT_EQ(config->eos_token_ids, std::vector<int>{7});
-  EXPECT_EQ(config->bos_token_id, 1);
   EXPECT_TRUE(Read("{}")->eos_token_ids.empty());
 }
 
@@ -85,6 +82,10 @@ TEST(GenerationConfig, IsSilentAboutValuesThatChangeNothing) {
       "early_stopping": true, "use_cache": true, "max_length": 4096, "pad_token_id": 3})");
   ASSERT_TRUE(config);
   EXPECT_EQ(config->unknown, std::vector<std::string>{});
+}
+
+TEST(GenerationConfig, DoesNotReadWhatNothingAsksFor) {
+  EXPECT_TRUE(Read(R"({"bos_token_id": -1})", R"({"bos_token_id": "none"})"));
 }
 
 TEST(GenerationConfig, RefusesBadValues) {

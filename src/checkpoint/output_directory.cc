@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <ranges>
 
 #include "base/units.h"
 
@@ -26,7 +27,10 @@ Result<OutputDirectory> OutputDirectory::Prepare(const std::string& path) {
 OutputDirectory::~OutputDirectory() {
   if (path_.empty()) return;
   std::error_code ignored;
-  for (const std::string& file : files_) fs::remove(fs::path(path_) / file, ignored);
+  // A directory was added before the files in it.
+  for (const std::string& name : std::views::reverse(files_)) {
+    fs::remove(fs::path(path_) / name, ignored);
+  }
   if (is_new_) fs::remove(path_, ignored);
 }
 

@@ -27,7 +27,7 @@ class OutputDirectory {
   // Error: the disk has less room than that; it ends with `remedy` ("choose another directory").
   Status CheckRoom(uint64_t needed_bytes, std::string_view remedy) const;
 
-  // The path of a file that is about to be written.
+  // The path of a file that is about to be written, or of a directory for those that follow.
   std::string Add(const std::string& name);
   void Keep() { path_.clear(); }
 

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/read_file.h"
+#include "checkpoint/output_directory.h"
 
 namespace convene::checkpoint {
 namespace {
@@ -81,6 +82,16 @@ TEST_F(OutputFileTest, WholeFilesLeaveNothingBeside) {
   EXPECT_FALSE(fs::exists(path + ".tmp"));
   EXPECT_TRUE(WriteWholeFile(path, ""));
   EXPECT_EQ(*ReadFile(path, 100), "");
+}
+
+TEST_F(OutputFileTest, ADirectoryThatIsNotKeptLeavesNothing) {
+  {
+    auto directory = OutputDirectory::Prepare(Temporary("made"));
+    ASSERT_TRUE(directory) << directory.error().message;
+    fs::create_directory(directory->Add("below"));
+    std::ofstream(directory->Add("below/file")) << "content";
+  }
+  EXPECT_FALSE(fs::exists(Temporary("made")));
 }
 
 }  // namespace

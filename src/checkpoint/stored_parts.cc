@@ -18,7 +18,7 @@ std::vector<StoredPart> PartsOf(const model::TensorBinding& binding) {
       CHECK(shape.size() == 2, "{}: FP8 of {} dimensions", binding.name, shape.size());
       return {{binding.name, "F8_E4M3", shape},
               {binding.name + "_scale_inv",
-               "F32",
+               nullptr,
                {Blocks(shape[0], kFp8BlockSize), Blocks(shape[1], kFp8BlockSize)}}};
     case model::Storage::kMxfp4: {
       CHECK(shape.back() % kMxfp4BlockSize == 0, "{}: MXFP4 of {} columns", binding.name,

@@ -80,8 +80,9 @@ std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,
   const Fill fill = FillOf(spec, binding, embedding_std);
   const std::vector<StoredPart> parts = PartsOf(binding);
   const auto planned = [&](const StoredPart& part, Encoding encoding, Fill part_fill) {
+    const char* plain = encoding == Encoding::kF32 ? "F32" : "BF16";
     SyntheticTensor tensor = {.stored = {.name = part.name,
-                                         .dtype = part.dtype == nullptr ? "BF16" : part.dtype,
+                                         .dtype = part.dtype == nullptr ? plain : part.dtype,
                                          .shape = part.shape},
                               .encoding = encoding,
                               .fill = part_fill,

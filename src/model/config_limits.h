@@ -23,4 +23,7 @@ inline constexpr NumberRange kMultiplier = {1e-6, 1e6};
 // Experts of all layers together; the largest models of today have about 25,000.
 inline constexpr int64_t kMaxExpertsInModel = 1 << 16;
 
+// Heads with latent attention of all layers together; DeepSeek-V3 has 7,808.
+inline constexpr int64_t kMaxLatentHeadsInModel = 1 << 17;
+
 }  // namespace convene::model

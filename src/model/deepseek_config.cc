@@ -21,7 +21,7 @@ AttentionSpec ReadAttention(ConfigFields& config, const DeepseekDefaults& defaul
   latent.kv_rank = config.Integer("kv_lora_rank", 512, kHidden);
   latent.nope_dim = config.Integer("qk_nope_head_dim", 128, kHeadDim);
   latent.rope_dim = config.Integer("qk_rope_head_dim", 64, kHeadDim);
-  latent.interleaved_rope = config.Boolean("rope_interleave", true);
+  latent.interleaved_rope = defaults.interleaved_rope;
   if (latent.rope_dim % 2 != 0) {
     config.Fail(fmt::format("qk_rope_head_dim {} must be even", latent.rope_dim));
   }
@@ -58,6 +58,13 @@ Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& def
   if (config.Boolean("mlp_bias", false)) config.Fail("mlp_bias is not supported");
 
   AttentionSpec attention = ReadAttention(config, defaults);
+  // Weights have a matrix for each head (weights::LatentWeights).
+  if (int64_t{attention.num_heads} * num_layers > kMaxLatentHeadsInModel) {
+    config.Fail(fmt::format(
+        "{} heads in each of {} layers are more than the {} heads that a model with latent "
+        "attention may have; reduce num_attention_heads or num_hidden_layers",
+        attention.num_heads, num_layers, kMaxLatentHeadsInModel));
+  }
   const int max_positions =
       config.Integer("max_position_embeddings", defaults.max_positions, kPositions);
   spec.rope = ReadRope(
@@ -106,8 +113,14 @@ Result<ModelSpec> ReadDeepseek(ConfigFields& config, const DeepseekDefaults& def
   return spec;
 }
 
+int ReadRoutedExperts(ConfigFields& config, std::string_view alias, int fallback) {
+  if (config.IsNull("n_routed_experts") && !config.Has(alias)) return 0;
+  return config.Integer({"n_routed_experts", alias}, fallback, kExpertsOrNone);
+}
+
 void ReadExpertGroups(ConfigFields& config, int num_expert_groups, int top_expert_groups,
                       MoeSpec& moe) {
+  if (moe.num_experts == 0) return;
   moe.num_expert_groups = config.Integer("n_group", num_expert_groups, kExpertCount);
   moe.top_expert_groups = config.Integer("topk_group", top_expert_groups, kExpertCount);
   if (moe.num_experts % moe.num_expert_groups != 0) {

@@ -216,6 +216,47 @@ TEST(Deepseek, MayHaveNoSharedExpertsAndHalvesThatTurn) {
   EXPECT_NE(FindInDeepseek(*spec, TensorRole::kAttentionOutputBias, 0), nullptr);
 }
 
+TEST(Deepseek, V2HasNoFieldForHalvesThatTurn) {
+  const auto spec = ReadDeepseek(Config("deepseek_v2", R"("rope_interleave": false)"));
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_TRUE(spec->layers[0].attention.latent->interleaved_rope);
+}
+
+TEST(Deepseek, ANullNumberOfRoutedExpertsIsNone) {
+  for (const char* family : {"deepseek_v2", "deepseek_v3"}) {
+    for (const char* experts : {"null", "0"}) {
+      const auto spec = ReadDeepseek(Config(
+          family, fmt::format(R"("first_k_dense_replace": 0, "n_routed_experts": {})", experts)));
+      ASSERT_TRUE(spec) << family << ": " << spec.error().message;
+      for (const LayerSpec& layer : spec->layers) EXPECT_FALSE(layer.moe) << family << experts;
+    }
+  }
+  const auto alias = ReadDeepseek(
+      Config("deepseek_v3",
+             R"("first_k_dense_replace": 0, "n_routed_experts": null, "num_local_experts": 16)"));
+  EXPECT_EQ(alias->layers[0].moe->num_experts, 16);
+}
+
+TEST(Deepseek, ScoresGrowWithTheMscaleOfAllDimensionsWhateverTheScaling) {
+  const std::vector<std::pair<const char*, const char*>> kinds = {
+      {"linear", ""},
+      {"dynamic", ""},
+      {"yarn", ""},
+      {"llama3", R"(, "low_freq_factor": 1, "high_freq_factor": 4)"}};
+  for (const auto& [kind, more] : kinds) {
+    const auto spec = ReadDeepseek(
+        Config("deepseek_v3", fmt::format(R"("rope_scaling": {{"type": "{}", "factor": 40,
+                                   "mscale": 1.0, "mscale_all_dim": 1.0{}}})",
+                                          kind, more)));
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_NEAR(spec->layers[0].attention.scale, std::pow(192.0, -0.5) * 1.3689 * 1.3689, 1e-5)
+        << kind;
+  }
+  const auto unscaled = ReadDeepseek(Config("deepseek_v3", R"("rope_scaling": {"type": "default",
+                                                            "factor": 40, "mscale_all_dim": 1.0})"));
+  EXPECT_FLOAT_EQ(unscaled->layers[0].attention.scale, 1 / std::sqrt(192.0f));
+}
+
 TEST(Deepseek, SaysWhatIsWrong) {
   EXPECT_EQ(ErrorOfDeepseek("deepseek_v3", R"("qk_rope_head_dim": 7)"),
             "qk_rope_head_dim 7 must be even");
@@ -236,6 +277,11 @@ TEST(Deepseek, SaysWhatIsWrong) {
             "group_limited_greedy");
   EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("topk_method": "group_limited_greedy")"),
             "topk_method group_limited_greedy needs n_group and topk_group");
+  EXPECT_EQ(
+      ErrorOfDeepseek("deepseek_v3", R"("num_attention_heads": 4096,
+                                            "num_key_value_heads": 4096, "num_hidden_layers": 33)"),
+      "4096 heads in each of 33 layers are more than the 131072 heads that a model with latent "
+      "attention may have; reduce num_attention_heads or num_hidden_layers");
   EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("mlp_bias": true)"), "mlp_bias is not supported");
   EXPECT_EQ(ErrorOfDeepseek("deepseek_v2", R"("n_shared_experts": 2000)"),
             "2000 shared experts of 1407 are too many");

@@ -10,7 +10,7 @@ namespace convene::model {
 Result<ModelSpec> ReadDeepseekV2(ConfigFields& config) {
   if (!config.Has("num_experts_per_tok")) config.Fail("num_experts_per_tok is missing");
   MoeSpec moe = {
-      .num_experts = config.Integer({"n_routed_experts", "num_experts"}, 64, kExpertsOrNone),
+      .num_experts = ReadRoutedExperts(config, "num_experts", 64),
       .top_k = config.Integer("num_experts_per_tok", 1, kExpertCount),
       .group_score = GroupScore::kMax,
   };

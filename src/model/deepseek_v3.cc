@@ -8,7 +8,7 @@ namespace convene::model {
 
 Result<ModelSpec> ReadDeepseekV3(ConfigFields& config) {
   MoeSpec moe = {
-      .num_experts = config.Integer({"n_routed_experts", "num_local_experts"}, 256, kExpertsOrNone),
+      .num_experts = ReadRoutedExperts(config, "num_local_experts", 256),
       .top_k = config.Integer("num_experts_per_tok", 8, kExpertCount),
       .score = RouterScore::kSigmoid,
       .correction_bias = true,
@@ -28,7 +28,8 @@ Result<ModelSpec> ReadDeepseekV3(ConfigFields& config) {
                        .moe_intermediate_size = 2048,
                        .num_shared_experts = 1,
                        .num_dense_layers = 3,
-                       .max_positions = 4096},
+                       .max_positions = 4096,
+                       .interleaved_rope = config.Boolean("rope_interleave", true)},
                       moe);
 }
 

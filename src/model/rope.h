@@ -19,8 +19,9 @@ struct RopeSpec {
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   double attention_factor = 1.0;  // multiplies cos and sin
-  double score_factor = 1.0;  // DeepSeek: multiplies the scores, by the mscale of all dimensions
-  bool truncate = true;       // correction range rounded to whole dimensions
+  // DeepSeek, of any kind of scaling: multiplies the scores, by the mscale of all dimensions.
+  double score_factor = 1.0;
+  bool truncate = true;  // correction range rounded to whole dimensions
   // llama3:
   double low_frequency_factor = 1.0;
   double high_frequency_factor = 4.0;

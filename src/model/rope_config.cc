@@ -10,6 +10,7 @@ namespace convene::model {
 namespace {
 
 constexpr NumberRange kFactor = {1e-3, 1e6};
+constexpr NumberRange kMscale = {0, 1e6};
 
 std::optional<RopeScaling> ScalingFromName(std::string_view name) {
   if (name == "default") return RopeScaling::kNone;
@@ -34,7 +35,7 @@ void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
       "factor", static_cast<double>(max_positions) / rope.original_max_positions, kFactor);
   // Zero stands for the default too.
   const auto number_or = [&](std::string_view name, double fallback) {
-    const double value = parameters.Number(name, fallback, {0, 1e6});
+    const double value = parameters.Number(name, fallback, kMscale);
     return value == 0 ? fallback : value;
   };
   rope.beta_fast = number_or("beta_fast", 32);
@@ -51,9 +52,6 @@ void ReadYarn(ConfigFields& parameters, int max_positions, RopeSpec& rope) {
       mscale != 0 && mscale_all_dim != 0
           ? YarnMagnitude(rope.factor, mscale) / YarnMagnitude(rope.factor, mscale_all_dim)
           : YarnMagnitude(rope.factor, 1);
-  if (mscale_all_dim != 0) {
-    rope.score_factor = std::pow(YarnMagnitude(rope.factor, mscale_all_dim), 2);
-  }
   rope.attention_factor = parameters.Number("attention_factor", inferred, kMultiplier);
 }
 
@@ -79,6 +77,31 @@ void ReadFactor(ConfigFields& parameters, std::string_view kind, NumberRange ran
     parameters.Fail(fmt::format("the {} RoPE scaling needs the field factor", kind));
   }
   rope.factor = parameters.Number("factor", 1, range);
+}
+
+// Everything of a kind of scaling but what it does to scores.
+void ReadScaling(ConfigFields& config, ConfigFields& parameters, std::string_view kind,
+                 int max_positions, RopeSpec& rope) {
+  const double rotated_share = parameters.Number(
+      "partial_rotary_factor", config.Number("partial_rotary_factor", 1, {0, 1}), {0, 1});
+  if (rotated_share != 1) {
+    config.Fail(
+        fmt::format("partial_rotary_factor {} is not supported; it must be 1", rotated_share));
+  }
+  if (rope.scaling == RopeScaling::kLinear) return ReadFactor(parameters, kind, kFactor, rope);
+  if (rope.scaling == RopeScaling::kDynamic) {
+    ReadFactor(parameters, kind, {1, kFactor.max}, rope);
+    if (rope.rotary_dim <= 2) config.Fail("the dynamic RoPE scaling needs a head_dim above 2");
+    return;
+  }
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  rope.original_max_positions = config.Integer(
+      kOriginal, parameters.Integer(kOriginal, max_positions, kPositions), kPositions);
+  if (rope.scaling == RopeScaling::kYarn) {
+    ReadYarn(parameters, max_positions, rope);
+  } else {
+    ReadLlama3(parameters, rope);
+  }
 }
 
 }  // namespace
@@ -114,29 +137,11 @@ RopeSpec ReadRope(ConfigFields& config, const RopeDefaults& defaults) {
   rope.original_max_positions = defaults.max_positions;
   if (rope.scaling == RopeScaling::kNone) return rope;
 
-  const double rotated_share = parameters.Number(
-      "partial_rotary_factor", config.Number("partial_rotary_factor", 1, {0, 1}), {0, 1});
-  if (rotated_share != 1) {
-    config.Fail(
-        fmt::format("partial_rotary_factor {} is not supported; it must be 1", rotated_share));
-  }
-  if (rope.scaling == RopeScaling::kLinear) {
-    ReadFactor(parameters, kind, kFactor, rope);
-    return rope;
-  }
-  if (rope.scaling == RopeScaling::kDynamic) {
-    ReadFactor(parameters, kind, {1, kFactor.max}, rope);
-    if (rope.rotary_dim <= 2) config.Fail("the dynamic RoPE scaling needs a head_dim above 2");
-    return rope;
-  }
-
-  constexpr std::string_view kOriginal = "original_max_position_embeddings";
-  rope.original_max_positions = config.Integer(
-      kOriginal, parameters.Integer(kOriginal, defaults.max_positions, kPositions), kPositions);
-  if (rope.scaling == RopeScaling::kYarn) {
-    ReadYarn(parameters, defaults.max_positions, rope);
-  } else {
-    ReadLlama3(parameters, rope);
+  ReadScaling(config, parameters, kind, defaults.max_positions, rope);
+  // As transformers' yarn_apply_mscale, for every kind, whatever its name says.
+  const double mscale_all_dim = parameters.Number("mscale_all_dim", 0, kMscale);
+  if (mscale_all_dim != 0) {
+    rope.score_factor = std::pow(YarnMagnitude(rope.factor, mscale_all_dim), 2);
   }
   return rope;
 }

@@ -3,7 +3,6 @@
 // layers, one of many experts of two matrices.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -18,13 +17,13 @@ namespace {
 
 constexpr ActivationSpec kRelu = {.kind = Activation::kRelu};
 
-// Layers of one stack, every `step`-th sparse, beginning with the second.
+// Layers of one stack, every `step`-th sparse, beginning with the second; of step 0 none.
 std::vector<LayerSpec> Layers(int num_layers, int step, const AttentionSpec& attention,
                               const MoeSpec& moe, int dense_intermediate_size) {
   std::vector<LayerSpec> layers(num_layers);
   for (int layer = 0; layer < num_layers; ++layer) {
     layers[layer].attention = attention;
-    if (step == 1 || layer % step == 1) {
+    if (step == 1 || (step > 0 && layer % step == 1)) {
       layers[layer].moe = moe;
     } else {
       layers[layer].dense_intermediate_size = dense_intermediate_size;
@@ -37,8 +36,8 @@ std::vector<LayerSpec> Layers(int num_layers, int step, const AttentionSpec& att
 int SparseStep(ConfigFields& config, std::string_view stack, int num_layers) {
   const int num_sparse =
       config.Integer(fmt::format("num_sparse_{}_layers", stack), 3, {0, kLayers.max});
-  const int inferred = num_sparse > 0 ? std::max(1, num_layers / num_sparse) : num_layers;
-  return config.Integer(fmt::format("{}_sparse_step", stack), inferred, {1, INT32_MAX});
+  const int inferred = num_sparse > 0 ? num_layers / num_sparse : num_layers;
+  return config.Integer(fmt::format("{}_sparse_step", stack), inferred, {0, INT32_MAX});
 }
 
 class StackBinder {
@@ -228,8 +227,7 @@ void SetSwitchTransformersLayers(nlohmann::json& config, int num_layers) {
       return config.contains(name) && config[name].is_number_integer() && config[name] > 0;
     };
     if (!config.contains(step) && is_count(count) && is_count(sparse)) {
-      config[step] =
-          std::max<int64_t>(1, config[count].get<int64_t>() / config[sparse].get<int64_t>());
+      config[step] = config[count].get<int64_t>() / config[sparse].get<int64_t>();
     }
     config[count] = num_layers;
   }

@@ -134,8 +134,9 @@ TEST(SwitchTransformers, FindsTheSparseLayersAsTransformersDoes) {
             (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(sparse(R"(, "num_layers": 4, "num_sparse_encoder_layers": 0)"), std::vector<int>{1});
   EXPECT_EQ(sparse(R"(, "num_layers": 6, "encoder_sparse_step": 3)"), (std::vector<int>{1, 4}));
-  EXPECT_EQ(sparse(R"(, "num_layers": 3, "num_sparse_encoder_layers": 9)"),
-            (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(sparse(R"(, "num_layers": 6, "encoder_sparse_step": 0)"), std::vector<int>());
+  // More sparse layers than there are: the step is 3 / 9, which is 0.
+  EXPECT_EQ(sparse(R"(, "num_layers": 3, "num_sparse_encoder_layers": 9)"), std::vector<int>());
 }
 
 TEST(SwitchTransformers, UntiedStacksHaveEmbeddingsOfTheirOwnOrTheSharedOne) {
@@ -179,7 +180,7 @@ TEST(SwitchTransformers, SaysWhatIsWrong) {
   for (const char* fields :
        {R"(, "is_gated_act": true)", R"(, "feed_forward_proj": "gated-gelu")", R"(, "d_kv": 0)",
         R"(, "num_experts": 0)", R"(, "num_layers": 0)", R"(, "num_decoder_layers": 0)",
-        R"(, "num_sparse_encoder_layers": -1)", R"(, "encoder_sparse_step": 0)",
+        R"(, "num_sparse_encoder_layers": -1)", R"(, "encoder_sparse_step": -1)",
         R"(, "relative_attention_num_buckets": 3)", R"(, "layer_norm_epsilon": 2)",
         R"(, "num_experts": 60000, "num_sparse_encoder_layers": 12)"}) {
     EXPECT_NE(ErrorOfSwitch(fields), "") << fields;

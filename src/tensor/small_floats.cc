@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace convene::tensor {
@@ -91,9 +90,7 @@ float FloatFromE8m0(uint8_t bits) {
 float BlockScales::At(int64_t row, int64_t col) const {
   const int64_t index = row / block_rows * blocks_per_row + col / block_cols;
   if (is_e8m0) return FloatFromE8m0(static_cast<uint8_t>(data[index]));
-  float scale;
-  std::memcpy(&scale, &data[index * 4], 4);
-  return scale;
+  return LoadElement(dtype, data.data(), static_cast<size_t>(index));
 }
 
 }  // namespace convene::tensor

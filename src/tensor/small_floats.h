@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/dtype.h"
+
 namespace convene::tensor {
 
 // E4M3 without infinities (Micikevicius et al., "FP8 Formats for Deep Learning", 2022): bias 7, at
@@ -31,7 +33,8 @@ inline constexpr uint8_t kE8m0Nan = 255;
 // elements, the last of a row or column partial. Row-major, any alignment.
 struct BlockScales {
   std::span<const std::byte> data;  // empty: there are none
-  bool is_e8m0 = false;             // bytes; otherwise floats
+  bool is_e8m0 = false;             // bytes; otherwise of `dtype`
+  DType dtype = DType::kF32;        // or kF16 or kBf16
   int block_rows = 1;
   int block_cols = 1;
   int64_t blocks_per_row = 0;

@@ -86,6 +86,18 @@ TEST(BlockScales, TheLastBlockMayBePartial) {
   EXPECT_EQ(blocks.At(127, 127), 1);
   EXPECT_EQ(blocks.At(0, 300), 3);
   EXPECT_EQ(blocks.At(128, 128), 5);
+  const Bf16 halves[] = {Bf16FromFloat(1), Bf16FromFloat(2), Bf16FromFloat(3),
+                         Bf16FromFloat(-0.5f)};
+  BlockScales narrow = blocks;
+  narrow.data = std::as_bytes(std::span(halves));
+  narrow.dtype = DType::kBf16;
+  EXPECT_EQ(narrow.At(127, 300), 3);
+  EXPECT_EQ(narrow.At(128, 0), -0.5f);
+  const uint16_t f16[] = {0x3c00, 0xc000};
+  narrow.data = std::as_bytes(std::span(f16));
+  narrow.dtype = DType::kF16;
+  EXPECT_EQ(narrow.At(0, 0), 1);
+  EXPECT_EQ(narrow.At(0, 128), -2);
   const uint8_t powers[] = {127, 128, 126, 129};
   const BlockScales exponents{.data = std::as_bytes(std::span(powers)),
                               .is_e8m0 = true,

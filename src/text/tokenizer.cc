@@ -40,10 +40,7 @@ Tokenizer::Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   };
   for (const Token& token : parts_.model.vocabulary().tokens()) set(token.id, token.text);
   for (const auto& entry : parts_.added_tokens.entries()) set(entry.id, entry.spelling);
-  for (auto* named : {&parts_.named_tokens.bos, &parts_.named_tokens.eos, &parts_.named_tokens.unk,
-                      &parts_.named_tokens.pad}) {
-    if (*named) (*named)->id = IdOf((*named)->text);
-  }
+  if (auto& eos = parts_.named_tokens.eos) eos->id = IdOf(eos->text);
 }
 
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,

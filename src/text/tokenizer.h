@@ -27,10 +27,7 @@ struct NamedToken {
 };
 
 struct NamedTokens {
-  std::optional<NamedToken> bos;
   std::optional<NamedToken> eos;
-  std::optional<NamedToken> unk;
-  std::optional<NamedToken> pad;
 };
 
 // The tokens that a tokenizer puts around a text, such as one for its beginning. Not the chat

@@ -10,13 +10,16 @@
 namespace convene::text {
 namespace {
 
-// A token is spelt as a string or as an object with its "content".
-Result<std::string> ReadTokenText(const nlohmann::json& value, std::string_view where) {
-  if (value.is_string()) return value.get_ref<const std::string&>();
+// A token is spelt as a string, and then a special one, or as an object with its "content".
+Result<AddedToken> ReadSpecialToken(const nlohmann::json& value, std::string_view where) {
+  if (value.is_string()) {
+    return AddedToken{.content = value.get<std::string>(), .normalized = false, .special = true};
+  }
   JsonFields fields(value, where);
-  std::string content = fields.String("content");
+  const std::string content = fields.String("content");
   if (!fields.status()) return fields.status().error();
-  return content;
+  if (content.empty()) return AddedToken();
+  return ReadAddedToken(value);
 }
 
 Result<std::map<int64_t, AddedToken>> ReadAddedTokensDecoder(const nlohmann::json& object) {
@@ -57,21 +60,24 @@ Status ReadSpecialTokens(const nlohmann::json& document, TokenizerConfig* config
     if (!document.contains(role)) continue;
     const nlohmann::json* value = fields.Find(role);
     if (value == nullptr) {
-      config->special_tokens[role] = "";
+      config->special_tokens[role] = {};
       continue;
     }
-    auto token = ReadTokenText(*value, role);
+    auto token = ReadSpecialToken(*value, role);
     if (!token) return token.error();
     config->special_tokens[role] = *std::move(token);
   }
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+  for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
     // Newer files may map roles to tokens here.
     if (fields.Find(key) == nullptr || fields.Find(key)->is_object()) continue;
-    for (const nlohmann::json& value : fields.Array(key)) {
-      auto token = ReadTokenText(value, key);
+    const nlohmann::json& tokens = fields.Array(key);
+    for (const nlohmann::json& value : tokens) {
+      auto token = ReadSpecialToken(value, key);
       if (!token) return token.error();
       config->additional_special_tokens.push_back(*std::move(token));
     }
+    // As in transformers, the older name counts only where the newer one lists nothing.
+    if (!tokens.empty()) break;
   }
   return fields.status();
 }

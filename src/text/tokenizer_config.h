@@ -20,10 +20,10 @@ inline constexpr std::array kSpecialTokenRoles{"bos_token", "eos_token", "unk_to
 
 struct TokenizerConfig {
   std::string tokenizer_class;  // without "Fast"; empty if the file does not say
-  // Roles (bos_token, eos_token, unk_token, pad_token, ...) to tokens; an empty string where the
+  // Roles (bos_token, eos_token, unk_token, pad_token, ...) to tokens; without content where the
   // file says null.
-  std::map<std::string, std::string> special_tokens;
-  std::vector<std::string> additional_special_tokens;
+  std::map<std::string, AddedToken> special_tokens;
+  std::vector<AddedToken> additional_special_tokens;
   std::optional<std::map<int64_t, AddedToken>> added_tokens;  // "added_tokens_decoder", by id
   bool add_bos_token = false;
   bool add_eos_token = false;

@@ -19,15 +19,16 @@ Result<Tokenizer> Tokenizer::FromJson(std::string_view tokenizer_json,
                                       std::optional<std::string_view> tokenizer_config_json) {
   const auto document = ParseJson(tokenizer_json);
   if (!document) return document.error().At("tokenizer.json");
-  auto parts = ReadTokenizerJson(*document);
-  if (!parts) return parts.error();
+  std::optional<TokenizerConfig> config;
   if (tokenizer_config_json) {
     const auto config_document = ParseJson(*tokenizer_config_json);
     if (!config_document) return config_document.error().At("tokenizer_config.json");
-    const auto config = ReadTokenizerConfig(*config_document);
-    if (!config) return config.error();
-    parts->named_tokens = RolesOf(*config);
+    auto read = ReadTokenizerConfig(*config_document);
+    if (!read) return read.error();
+    config = *std::move(read);
   }
+  auto parts = ReadTokenizerJson(*document, config ? &*config : nullptr);
+  if (!parts) return parts.error();
   return Tokenizer(*std::move(parts));
 }
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/quote.h"
 #include "text/json_fields.h"
@@ -105,9 +107,49 @@ Result<std::vector<AddedToken>> ReadAddedTokens(const nlohmann::json& value) {
   return tokens;
 }
 
+// The tokens that have a role, in the order in which transformers adds them.
+std::vector<const AddedToken*> TokensWithRoles(const TokenizerConfig& config) {
+  std::vector<const AddedToken*> tokens;
+  for (const char* role : kSpecialTokenRoles) {
+    const auto found = config.special_tokens.find(role);
+    if (found == config.special_tokens.end() || found->second.content.empty()) continue;
+    tokens.push_back(&found->second);
+  }
+  return tokens;
+}
+
+// Appends to `tokens`, those of tokenizer.json, what the configuration adds.
+void AddConfiguredTokens(const TokenizerConfig& config, std::vector<AddedToken>* tokens) {
+  const std::vector<const AddedToken*> with_roles = TokensWithRoles(config);
+  const auto has_role = [&](const std::string& content) {
+    return std::ranges::any_of(with_roles,
+                               [&](const AddedToken* token) { return token->content == content; });
+  };
+  if (config.added_tokens) {
+    // Those that are there already are added again, because then the last one's flags count.
+    for (const auto& [id, configured] : *config.added_tokens) {
+      AddedToken& token = tokens->emplace_back(configured);
+      token.special |= has_role(token.content);
+    }
+  } else {
+    for (AddedToken& token : *tokens) token.special |= has_role(token.content);
+  }
+  std::unordered_set<std::string> known;
+  for (const AddedToken& token : *tokens) known.insert(token.content);
+  for (const AddedToken* with_role : with_roles) {
+    if (!known.insert(with_role->content).second) continue;
+    tokens->push_back(*with_role);
+    tokens->back().special = true;
+  }
+  for (const AddedToken& token : config.additional_special_tokens) {
+    if (known.insert(token.content).second) tokens->push_back(token);
+  }
+}
+
 }  // namespace
 
-Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
+Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document,
+                                         const TokenizerConfig* config) {
   JsonFields fields(document, "tokenizer.json");
   if (const std::string version = fields.String("version", "1.0"); version != "1.0") {
     fields.Fail("version", "\"1.0\"");
@@ -128,8 +170,9 @@ Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
   if (!pre_tokenizer) return pre_tokenizer.error();
   auto decoder = ReadDecoder(field("decoder"));
   if (!decoder) return decoder.error();
-  const auto tokens = ReadAddedTokens(field("added_tokens"));
+  auto tokens = ReadAddedTokens(field("added_tokens"));
   if (!tokens) return tokens.error();
+  if (config != nullptr) AddConfiguredTokens(*config, &*tokens);
   auto added_tokens = AddedTokens::Create(*tokens, model->vocabulary(), *normalizer);
   if (!added_tokens) return added_tokens.error();
   std::vector<TokenTemplate> templates;
@@ -142,19 +185,13 @@ Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document) {
                         .added_tokens = *std::move(added_tokens),
                         .templates = std::move(templates),
                         .decoder = *std::move(decoder),
-                        .named_tokens = {}};
+                        .named_tokens = config != nullptr ? RolesOf(*config) : NamedTokens()};
 }
 
 NamedTokens RolesOf(const TokenizerConfig& config) {
-  const auto role = [&](const char* name) -> std::optional<NamedToken> {
-    const auto found = config.special_tokens.find(name);
-    if (found == config.special_tokens.end() || found->second.empty()) return std::nullopt;
-    return NamedToken{.text = found->second, .id = std::nullopt};
-  };
-  return {.bos = role("bos_token"),
-          .eos = role("eos_token"),
-          .unk = role("unk_token"),
-          .pad = role("pad_token")};
+  const auto found = config.special_tokens.find("eos_token");
+  if (found == config.special_tokens.end() || found->second.content.empty()) return {};
+  return {.eos = NamedToken{.text = found->second.content, .id = std::nullopt}};
 }
 
 }  // namespace convene::text

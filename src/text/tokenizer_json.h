@@ -11,9 +11,12 @@
 
 namespace convene::text {
 
-// All parts but the roles of tokens, which tokenizer_config.json gives. Errors: a component that
-// convene does not know, by name; malformed fields; tokens or merges that contradict each other.
-Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document);
+// `config`: what tokenizer_config.json says, or null. It gives the roles of tokens, and further
+// tokens, as transformers takes them from there (TokenizersBackend, 5.23.0); its add_bos_token and
+// add_eos_token say nothing beside a tokenizer.json. Errors: a component that convene does not
+// know, by name; malformed fields; tokens or merges that contradict each other.
+Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document,
+                                         const TokenizerConfig* config = nullptr);
 
 NamedTokens RolesOf(const TokenizerConfig& config);
 

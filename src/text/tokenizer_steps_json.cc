@@ -17,9 +17,12 @@ Error UnknownType(std::string_view kind, std::string_view type, std::string_view
       fmt::format("the {} {} is not supported; convene reads {}", kind, Quote(type), known)};
 }
 
-Error TooManySteps(std::string_view kind, size_t num_steps) {
-  return Error{
-      fmt::format("the {} has {} steps; at most {} are allowed", kind, num_steps, kMaxSteps)};
+// Asked before each step is made: making one may take long, as a Split at a long expression does.
+template <typename Step>
+Status CheckNumber(const std::vector<Step>& steps, std::string_view kind) {
+  if (steps.size() <= kMaxSteps) return {};
+  return Error{fmt::format("the {} has more than {} steps; remove those that are not needed", kind,
+                           kMaxSteps)};
 }
 
 // {"String": "text"} or {"Regex": "expression"}.
@@ -79,6 +82,7 @@ Result<MapCharacters> ReadMapCharacters(JsonFields* fields) {
 }
 
 Status AppendNormalizer(const nlohmann::json& value, std::vector<NormalizerStep>* steps) {
+  if (Status few = CheckNumber(*steps, "normalizer"); !few) return few;
   JsonFields fields(value, "normalizer");
   const std::string type = fields.String("type");
   if (!fields.status()) return fields.status();
@@ -177,6 +181,7 @@ Status AppendMetaspace(const nlohmann::json& value, std::vector<PreTokenizerStep
 }
 
 Status AppendPreTokenizer(const nlohmann::json& value, std::vector<PreTokenizerStep>* steps) {
+  if (Status few = CheckNumber(*steps, "pre-tokenizer"); !few) return few;
   JsonFields fields(value, "pre-tokenizer");
   const std::string type = fields.String("type");
   if (!fields.status()) return fields.status();
@@ -217,6 +222,7 @@ Status AppendPreTokenizer(const nlohmann::json& value, std::vector<PreTokenizerS
 }
 
 Status AppendDecoder(const nlohmann::json& value, std::vector<DecoderStep>* steps) {
+  if (Status few = CheckNumber(*steps, "decoder"); !few) return few;
   JsonFields fields(value, "decoder");
   const std::string type = fields.String("type");
   if (!fields.status()) return fields.status();
@@ -256,7 +262,7 @@ Result<Normalizer> ReadNormalizer(const nlohmann::json& value) {
   std::vector<NormalizerStep> steps;
   if (value.is_null()) return Normalizer();
   if (Status status = AppendNormalizer(value, &steps); !status) return status.error();
-  if (steps.size() > kMaxSteps) return TooManySteps("normalizer", steps.size());
+  if (Status few = CheckNumber(steps, "normalizer"); !few) return few.error();
   return Normalizer(std::move(steps));
 }
 
@@ -264,7 +270,7 @@ Result<PreTokenizer> ReadPreTokenizer(const nlohmann::json& value) {
   std::vector<PreTokenizerStep> steps;
   if (value.is_null()) return PreTokenizer();
   if (Status status = AppendPreTokenizer(value, &steps); !status) return status.error();
-  if (steps.size() > kMaxSteps) return TooManySteps("pre-tokenizer", steps.size());
+  if (Status few = CheckNumber(steps, "pre-tokenizer"); !few) return few.error();
   return PreTokenizer(std::move(steps));
 }
 
@@ -272,7 +278,7 @@ Result<Decoder> ReadDecoder(const nlohmann::json& value) {
   std::vector<DecoderStep> steps;
   if (value.is_null()) return Decoder();
   if (Status status = AppendDecoder(value, &steps); !status) return status.error();
-  if (steps.size() > kMaxSteps) return TooManySteps("decoder", steps.size());
+  if (Status few = CheckNumber(steps, "decoder"); !few) return few.error();
   return Decoder(std::move(steps));
 }
 

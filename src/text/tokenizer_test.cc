@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -91,18 +92,20 @@ TEST(Tokenizer, TellsIdsWithoutTokenFromTokens) {
   EXPECT_EQ(*tokenizer->TextOf(4), "ab");
 }
 
-TEST(Tokenizer, GivesTheRolesOfTokens) {
-  const std::string config = R"({"bos_token": "a", "eos_token": {"content": "ab", "lstrip": false},
-                                 "unk_token": null, "pad_token": "none such"})";
-  const auto tokenizer = Tokenizer::FromJson(TinyTokenizer().dump(), config);
-  ASSERT_TRUE(tokenizer);
-  const NamedTokens& named = tokenizer->named_tokens();
-  EXPECT_EQ(named.bos->id, 0);
-  EXPECT_EQ(named.eos->id, 4);
-  EXPECT_EQ(named.eos->text, "ab");
-  EXPECT_FALSE(named.unk.has_value());
-  EXPECT_EQ(named.pad->text, "none such");
-  EXPECT_FALSE(named.pad->id.has_value());
+TEST(Tokenizer, KnowsTheTokenThatEndsATextAndAddsItWhereItIsMissing) {
+  const auto eos_of = [](const std::string& config) {
+    const auto tokenizer = Tokenizer::FromJson(TinyTokenizer().dump(), config);
+    EXPECT_TRUE(tokenizer) << tokenizer.error().message;
+    return tokenizer->named_tokens().eos;
+  };
+  const auto known = eos_of(R"({"eos_token": {"content": "ab", "lstrip": false}})");
+  EXPECT_EQ(known->text, "ab");
+  EXPECT_EQ(known->id, 4);
+  const auto added = eos_of(R"({"eos_token": "<e>"})");
+  EXPECT_EQ(added->text, "<e>");
+  EXPECT_EQ(added->id, 3) << "as the package counts: the first behind three tokens";
+  EXPECT_FALSE(eos_of(R"({"eos_token": null})").has_value());
+  EXPECT_FALSE(eos_of("{}").has_value());
 }
 
 TEST(Tokenizer, TakesManyTextsAtOnce) {
@@ -225,14 +228,31 @@ TEST(Tokenizer, RefusesMalformedFields) {
   EXPECT_TRUE(Contains(Refusal(TinyTokenizer(), ""), "tokenizer_config.json"));
 }
 
-TEST(Tokenizer, RefusesTooManySteps) {
-  json document = TinyTokenizer();
-  json steps = json::array();
-  for (int i = 0; i < 65; ++i) steps.push_back({{"type", "Lowercase"}});
-  document["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
-  EXPECT_TRUE(Contains(Refusal(document), "65 steps"));
+// Steps may be expensive to make: the one behind too many is not even looked at.
+TEST(Tokenizer, RefusesTooManyStepsBeforeItMakesThemAll) {
+  std::string ranges;
+  for (int c = 0x4e00; c < 0x5e00; c += 4)
+    ranges += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", c, c + 1);
+  struct Kind {
+    const char* field;
+    const char* steps;
+    json step;
+  };
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", "[" + ranges + "]+"}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  for (const Kind& kind : {Kind{"normalizer", "normalizers", {{"type", "Lowercase"}}},
+                           Kind{"pre_tokenizer", "pretokenizers", split},
+                           Kind{"decoder", "decoders", {{"type", "Fuse"}}}}) {
+    json steps(65, kind.step);
+    steps.push_back({{"type", "None such"}});
+    json document = TinyTokenizer();
+    document[kind.field] = {{"type", "Sequence"}, {kind.steps, steps}};
+    const std::string refusal = Refusal(document);
+    EXPECT_TRUE(Contains(refusal, "more than 64 steps")) << refusal;
+  }
 }
-
 TEST(Tokenizer, RefusesAnAddedTokenThatIsTooLong) {
   json document = TinyTokenizer();
   document["added_tokens"] = {{{"id", 3}, {"content", std::string(kMaxAddedTokenBytes + 1, 'x')}}};

@@ -134,12 +134,12 @@ Result<std::vector<AddedToken>> CollectAddedTokens(const VocabularyTexts& texts,
   for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
   for (const char* role : kSpecialTokenRoles) {
     const auto found = config.special_tokens.find(role);
-    if (found != config.special_tokens.end() && !found->second.empty()) {
-      AddSpecialToken(found->second, &tokens);
+    if (found != config.special_tokens.end() && !found->second.content.empty()) {
+      AddSpecialToken(found->second.content, &tokens);
     }
   }
-  for (const std::string& content : config.additional_special_tokens) {
-    AddSpecialToken(content, &tokens);
+  for (const AddedToken& token : config.additional_special_tokens) {
+    if (!token.content.empty()) AddSpecialToken(token.content, &tokens);
   }
   if (!config.added_tokens) {
     // added_tokens.json says nothing of flags: special tokens are matched as they are.
@@ -153,8 +153,8 @@ TokenTemplate MakeTemplate(const TokenizerConfig& config, const AddedTokens& add
   TokenTemplate token_template;
   const auto append = [&](const char* role) {
     const auto found = config.special_tokens.find(role);
-    if (found == config.special_tokens.end() || found->second.empty()) return;
-    const auto id = added_tokens.IdOf(found->second);
+    if (found == config.special_tokens.end() || found->second.content.empty()) return;
+    const auto id = added_tokens.IdOf(found->second.content);
     CHECK(id.has_value());  // all special tokens have been added
     token_template.parts.emplace_back(std::vector<int32_t>{*id});
   };
@@ -208,7 +208,7 @@ Result<TokenizerParts> ParseVocabularyTexts(const VocabularyTexts& texts) {
   const auto tokenizer_class = FindClass(texts, *config);
   if (!tokenizer_class) return tokenizer_class.error();
   for (const std::string& role : (*tokenizer_class)->end_of_text_roles) {
-    config->special_tokens.try_emplace(role, "<|endoftext|>");
+    config->special_tokens.try_emplace(role, AddedToken{.content = "<|endoftext|>"});
   }
 
   const auto document = ParseFile(texts.vocab, "vocab.json");

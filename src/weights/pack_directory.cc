@@ -42,6 +42,10 @@ constexpr uint64_t kMostBatchBytes = uint64_t{64} << 20;
 constexpr uint64_t kFewestBatchBytes = uint64_t{4} << 20;
 constexpr uint64_t kShareOfMemory = 16;
 
+// Of what lies deeper than that, the one file that is read (text/chat_template.h).
+constexpr const char* kMoreTemplates = "additional_chat_templates";
+constexpr const char* kToolTemplate = "additional_chat_templates/tool_use.jinja";
+
 // Everything of a model but weights and tables of contents that do not fit the packed file.
 bool IsCopied(const fs::directory_entry& entry) {
   std::error_code ignored;
@@ -341,19 +345,28 @@ class DirectoryPacker {
   }
 
   Status CopyOthers() {
+    const fs::path source = checkpoint_.directory();
     std::error_code error;
-    for (const fs::directory_entry& entry :
-         fs::directory_iterator(checkpoint_.directory(), error)) {
-      if (!IsCopied(entry)) continue;
-      const std::string path = PathOf(entry.path().filename().string());
-      // One of a run that was killed may be as read-only as its source.
-      fs::remove(path, error);
-      if (error || !fs::copy_file(entry.path(), path, error)) break;
+    for (fs::directory_iterator at(source, error), end; !error && at != end;) {
+      if (IsCopied(*at)) CopyOne(at->path().filename().string(), error);
+      if (!error) at.increment(error);
+    }
+    std::error_code ignored;
+    if (!error && fs::is_regular_file(source / kToolTemplate, ignored)) {
+      fs::create_directory(PathOf(kMoreTemplates), error);
+      if (!error) CopyOne(kToolTemplate, error);
     }
     if (!error) return {};
     return Error{fmt::format("cannot copy the files of {} to {}: {}", checkpoint_.directory(),
                              target_.directory, error.message()),
                  KindOfErrno(error.value())};
+  }
+
+  void CopyOne(const std::string& name, std::error_code& error) {
+    const std::string path = PathOf(name);
+    // One of a run that was killed may be as read-only as its source.
+    fs::remove(path, error);
+    if (!error) fs::copy_file(fs::path(checkpoint_.directory()) / name, path, error);
   }
 
   // Of a file that is about to be written.

@@ -114,6 +114,23 @@ TEST_F(PackDirectoryTest, OfAnotherConfigurationAreOtherPages) {
   EXPECT_NE(source(), before);
 }
 
+TEST_F(PackDirectoryTest, CopiesTheTemplateForToolsToo) {
+  const fs::path model = root_ / "model";
+  fs::copy(checkpoint_->directory(), model);
+  fs::create_directory(model / "additional_chat_templates");
+  std::ofstream(model / "additional_chat_templates/tool_use.jinja") << "for tools";
+  auto opened = checkpoint::Checkpoint::Open(model.string());
+  ASSERT_TRUE(opened) << opened.error().message;
+  checkpoint_.emplace(*std::move(opened));
+  for (const bool resumes : {false, true}) {
+    const std::string name = resumes ? "pages" : "packed";
+    const auto packed = Pack(name, resumes);
+    ASSERT_TRUE(packed) << packed.error().message;
+    EXPECT_EQ(ContentOf(root_ / name / "additional_chat_templates/tool_use.jinja"), "for tools");
+    EXPECT_EQ(ContentOf(root_ / name / "config.json"), ContentOf(model / "config.json"));
+  }
+}
+
 // Files may have so many bytes while it exists; as on a full disk, what is beyond fails.
 class LimitedFiles {
  public:
