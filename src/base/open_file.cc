@@ -75,6 +75,19 @@ Result<Stream> OpenToWrite(const std::string& path) {
   return cannot(error_number);
 }
 
+int ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode) {
+  std::string temporary = path + ".XXXXXX";
+  const int descriptor = mkostemp(temporary.data(), O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  int error_number = WriteAll(descriptor, bytes);
+  if (error_number == 0 && fsync(descriptor) != 0) error_number = errno;
+  if (fchmod(descriptor, mode) != 0 && error_number == 0) error_number = errno;
+  if (close(descriptor) != 0 && error_number == 0) error_number = errno;
+  if (error_number == 0 && rename(temporary.c_str(), path.c_str()) != 0) error_number = errno;
+  if (error_number != 0) unlink(temporary.c_str());
+  return error_number;
+}
+
 void RemoveUnfinished(const std::string& path) {
   struct stat status = {};
   if (lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) unlink(path.c_str());

@@ -46,6 +46,11 @@ using Stream = std::unique_ptr<std::FILE, CloseStream>;
 // Writes all of `bytes` to a descriptor; returns 0, or an errno where that fails.
 int WriteAll(int descriptor, std::string_view bytes);
 
+// Puts a file of these bytes and this mode in the place of `path`, or of nothing: a reader sees the
+// old file or the new one, also when two processes write at once, and where this fails the old one
+// is as it was. Returns 0, or an errno.
+int ReplaceFile(const std::string& path, std::string_view bytes, mode_t mode);
+
 // Opens a file to be written from its beginning, which is created or emptied. A FIFO without a
 // reader is refused. Errors name the file.
 Result<Stream> OpenToWrite(const std::string& path);

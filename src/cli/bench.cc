@@ -97,10 +97,14 @@ class Bench : public Command {
                           .seed = seed_,
                           .json_path = json_path_});
     }
-    if (const Status sense = SetLoadOptions(); !sense) return sense;
+    // A plan may say how many threads and step tokens there are.
+    const Result<plan::Plan> planned =
+        ResolvePlan(model_options_.plan, model_options_.directory, ranks()->size());
+    if (!planned) return planned.error();
+    if (const Status sense = SetLoadOptions(*planned); !sense) return sense;
     const Result<hardware::Isa> isa = hardware::ChooseIsa();
     if (!isa) return isa.error();
-    const Result<hardware::Profile> machine = MeasureBefore(*isa);
+    const Result<hardware::Profile> machine = MeasureBefore(*isa, *planned);
     if (!machine) return machine.error();
     const Result<std::unique_ptr<engine::LoadedModel>> model = Load();
     if (!model) return model.error();
@@ -114,7 +118,7 @@ class Bench : public Command {
       meter.emplace(**model, *isa, machine->last_level_cache_bytes);
     }
     memory_.Sample();
-    const Status told = WriteReport(json_path_, DescribeModel(**model, *machine) + TableHeader());
+    const Status told = WriteReport({json_path_}, DescribeModel(**model, *machine) + TableHeader());
     if (!told) return told;
     for (const int batch : batches_) {
       if (const Status measured = MeasureBatch(**model, meter, batch); !measured) return measured;
@@ -125,7 +129,7 @@ class Bench : public Command {
     remarks_ = evaluate::RemarksOnShares(points, (*model)->memory().weights_bytes(),
                                          machine->last_level_cache_bytes);
     for (const std::string& remark : remarks_) {
-      if (const Status remarked = WriteReport(json_path_, remark + "\n"); !remarked) {
+      if (const Status remarked = WriteReport({json_path_}, remark + "\n"); !remarked) {
         return remarked;
       }
     }
@@ -141,7 +145,7 @@ class Bench : public Command {
 
  private:
   // Seen before the machine is measured, which takes seconds.
-  Status SetLoadOptions() {
+  Status SetLoadOptions(const plan::Plan& planned) {
     engine::LoadOptions& load = model_options_.load;
     load.context = shape_.prompt_tokens + shape_.gen_tokens;
     load.max_sequences = largest_batch();
@@ -153,27 +157,36 @@ class Bench : public Command {
     }
     model_options_.knows_work = true;
     model_options_.workload.requests = {{shape_.prompt_tokens, shape_.gen_tokens}};
-    if (const Status sense = engine::CheckLoadOptions(load); !sense) return sense;
+    engine::LoadOptions with_plan = load;
+    if (!model_options_.says_chunk()) {
+      with_plan.max_step_tokens = planned.step_tokens_or(load.max_step_tokens);
+    }
+    if (const Status sense = engine::CheckLoadOptions(with_plan); !sense) return sense;
     const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);
     return spec ? engine::CheckContext(*spec, load) : Status(spec.error());
   }
 
   int largest_batch() const { return *std::max_element(batches_.begin(), batches_.end()); }
 
+  // Where ranks are not alike, a plan's threads are those of the rank with the most cores.
+  Result<std::vector<int>> CpusOfPlan(const hardware::Topology& topology,
+                                      const plan::Plan& planned) const {
+    const LocalRank local =
+        engine::LocalRankAmongFirst(ranks()->size(), planned.layout.num_ranks());
+    const std::optional<int> given = model_options_.load.num_threads;
+    if (!given && planned.num_threads > 0) {
+      Result<std::vector<int>> cpus = hardware::CpusForRank(topology, local, planned.num_threads);
+      if (cpus || ranks()->size() == 1) return cpus;
+    }
+    return hardware::CpusForRank(topology, local, given);
+  }
+
   // Before the model is loaded, since a model pins this thread and takes the memory.
-  Result<hardware::Profile> MeasureBefore(hardware::Isa isa) {
+  Result<hardware::Profile> MeasureBefore(hardware::Isa isa, const plan::Plan& planned) {
     const Result<hardware::Topology> topology = hardware::ReadTopology();
     if (!topology) return topology.error();
-    // As many threads as the model will have: a plan may say so.
-    const Result<plan::Plan> planned =
-        ResolvePlan(model_options_.plan, model_options_.directory, ranks()->size());
-    if (!planned) return planned.error();
-    if (!model_options_.load.num_threads && planned->num_threads > 0) {
-      model_options_.load.num_threads = planned->num_threads;
-    }
-    Result<std::vector<int>> cpus = hardware::CpusForRank(
-        *topology, engine::LocalRankAmongFirst(ranks()->size(), planned->layout.num_ranks()),
-        model_options_.load.num_threads);
+    // As many threads as the model will have.
+    Result<std::vector<int>> cpus = CpusOfPlan(*topology, planned);
     if (!cpus) return cpus.error();
     hardware::ThreadPool pool(*std::move(cpus));
     if (const Status started = pool.started(); !started) return started.error();
@@ -217,10 +230,17 @@ class Bench : public Command {
     shape.batch = batch;
     evaluate::BenchWorkload workload(model, shape, seed_.value_or(kDefaultSeed));
     const bool is_first = prefill_.empty();
-    if (is_first) workload.Prefill();  // the first one also takes the memory's pages
+    if (is_first) {  // the first one also takes the memory's pages
+      if (const auto warmed = workload.Prefill(); !warmed) return warmed.error();
+    }
     const Status prefilled = MeasurePoint(
         meter, fmt::format("pp{}", shape.prompt_tokens), batch, is_first ? num_repeats_ : 1,
-        [&] { return std::vector<evaluate::Work>{workload.Prefill()}; }, prefill_);
+        [&]() -> Result<std::vector<evaluate::Work>> {
+          const Result<evaluate::Work> work = workload.Prefill();
+          if (!work) return work.error();
+          return std::vector<evaluate::Work>{*work};
+        },
+        prefill_);
     if (!prefilled) return prefilled;
     const Status decoded = MeasurePoint(
         meter, fmt::format("tg{}", shape.gen_tokens), batch, num_repeats_,
@@ -241,15 +261,16 @@ class Bench : public Command {
     Result<Peaks> before = measure();
     if (!before) return before.error();
     for (int i = 0; i < num_repeats; ++i) {
-      const std::vector<evaluate::Work> steps = run_once();
+      const Result<std::vector<evaluate::Work>> steps = run_once();
+      if (!steps) return steps.error();
       const Result<Peaks> after = measure();
       if (!after) return after.error();
-      point.repetitions.push_back(evaluate::MakeRepetition(steps, *before, *after));
+      point.repetitions.push_back(evaluate::MakeRepetition(*steps, *before, *after));
       before = after;
     }
     memory_.Sample();
     points.push_back(std::move(point));
-    return WriteReport(json_path_, TableRow(points.back()));
+    return WriteReport({json_path_}, TableRow(points.back()));
   }
 
   // What the ranks hold, where that is not the same; otherwise rank 0's.

@@ -92,7 +92,7 @@ Status ServerBench::Run(const Shape& shape) const {
     options.model = *std::move(name);
   }
   const Status told = WriteReport(
-      shape.json_path,
+      {shape.json_path},
       fmt::format("{} at http://{}: prompts of {} (seed {}), {} to generate, {} of each "
                   "client\n{}",
                   options.model, url->authority(),
@@ -112,7 +112,7 @@ Status ServerBench::Run(const Shape& shape) const {
     for (const auto& [message, count] : figures.errors) errors[message] += count;
     loads.push_back(ToJson(figures));
     const Status shown =
-        WriteReport(shape.json_path, client::LoadTableRow(figures) + RemarkOnCache(figures));
+        WriteReport({shape.json_path}, client::LoadTableRow(figures) + RemarkOnCache(figures));
     if (!shown) return shown;
   }
   const nlohmann::ordered_json json = {{"server", url_},

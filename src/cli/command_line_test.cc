@@ -1,7 +1,10 @@
 // What all commands have in common: their options, their help and what is said of a wrong line.
 #include "cli/command_line.h"
 
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -73,6 +76,11 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
            {"perplexity", model_, "--text", file, "--json", same_file},
            {"compare", model_, "--text", file, "--json", file},
            {"encode", model_, "--text-file", file, "--out", file},
+           {"plan", model_, "--profile", file, "--out", file},
+           {"plan", model_, "--workload", file, "--json", file},
+           {"plan", model_, "--svg", file, "--html", same_file},
+           {"simulate", file, "--json", file},
+           {"measure", "--from-trace", file, "--out", file},
            {"tokenize", model_, "--file", file, "--json", file}}) {
     EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("same; give each a file of its own"));
   }
@@ -95,9 +103,41 @@ TEST_F(CommandLineTest, StandardOutputTakesOneResult) {
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"batch", model_, "--input", "x", "--output", "-", "--json", "-"},
            {"run", model_, "--prompt", "x", "--json", "-", "--trace", "-"},
+           {"plan", model_, "--svg", "-", "--json", "-"},
            {"run", model_, "--prompt", "x", "--trace", "-", "--record-routing", "-"}}) {
     EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("cannot both be standard output"));
   }
+}
+
+TEST_F(CommandLineTest, ArraysAndProfilesAreNoStandardOutput) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"logits", model_, "--tokens", "x", "--out", "-"},
+                                             {"encode", model_, "--text", "x", "--out", "-"},
+                                             {"measure", "--out", "-"}}) {
+    EXPECT_THAT(ErrorOf(Run(words)), HasSubstr("file"));
+  }
+  EXPECT_FALSE(fs::exists("-"));
+}
+
+// Stands for a full disk: the system refuses to let files grow.
+TEST_F(CommandLineTest, AResultThatCannotBeWrittenLeavesTheOneBefore) {
+  const std::string old = Path("figures.json");
+  Write("figures.json", "{}");
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit usual = {};
+  getrlimit(RLIMIT_FSIZE, &usual);
+  // What is said of it has room, and the figures of so many tokens have none.
+  const rlimit limit = {.rlim_cur = 4096, .rlim_max = usual.rlim_max};
+  const std::string text(5000, 'a');
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const Outcome failed = Run({"tokenize", model_, "--text", text, "--json", old});
+  setrlimit(RLIMIT_FSIZE, &usual);
+  std::signal(SIGXFSZ, before);
+  EXPECT_EQ(failed.status, kFailure);
+  EXPECT_THAT(failed.err, HasSubstr("cannot write " + old));
+  EXPECT_EQ(Read("figures.json"), "{}");
+  EXPECT_EQ(Run({"tokenize", model_, "--text", text, "--json", old}).status, kSuccess);
+  EXPECT_NE(Read("figures.json"), "{}");
 }
 
 TEST_F(CommandLineTest, WordsOfAComparisonAreReadBeforeAnythingElse) {
@@ -121,7 +161,7 @@ TEST_F(CommandLineTest, ABenchThatDoesNotFitTheModelIsRefusedBeforeTheMachineIsM
     return outcome.err;
   };
   EXPECT_THAT(error("--prompt-tokens", "1000000"), HasSubstr("is longer than the"));
-  EXPECT_THAT(error("--batch", "513"), HasSubstr("raise --chunk, or batch fewer"));
+  EXPECT_THAT(error("--batch", "513"), HasSubstr("raise --chunk, or run fewer together"));
 }
 
 TEST_F(CommandLineTest, GroupsOfColumnsGoWithInt4WeightsAlone) {

@@ -131,6 +131,11 @@ TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   EXPECT_THAT(stopped.err, HasSubstr("again when it was read once more"));
   EXPECT_THAT(stopped.err, HasSubstr("1 request answered before that is in " + Path("out.jsonl")));
   EXPECT_EQ(Read("out.jsonl"), before) << "what is finished stays, and nobody is refused";
+  const Outcome measured =
+      Run({"bench", packed, "-p", "16", "-n", "2", "--batch", "1", "--repeat", "1", "--no-peaks",
+           "--chunk", "64", "--threads", "1", "--memory-budget", least});
+  EXPECT_EQ(measured.status, kFailure);
+  EXPECT_THAT(measured.err, HasSubstr("tensor \"layers.3.experts."));
 
   FlipExperts(packed, 3);
   const Outcome rest = run(least);

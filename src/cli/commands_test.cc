@@ -393,5 +393,21 @@ TEST_F(CommandsTest, CompareSaysWhatIsWrong) {
               HasSubstr("packed in one format"));
 }
 
+TEST_F(CommandsTest, InspectTakesAPackedDirectoryAsRunDoes) {
+  const std::string packed = Path("packed");
+  ASSERT_EQ(Run({"quantize", model_, "--weights", "int4", "--out", packed}).status, kSuccess);
+  const Outcome outcome = Run({"inspect", packed});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("of int4 in one file"));
+  EXPECT_THAT(outcome.out, HasSubstr("weights, packed as int4"));
+  EXPECT_EQ(Run({"inspect", packed, "--weights", "int4"}).status, kSuccess);
+  const Outcome other = Run({"inspect", packed, "--weights", "bf16"});
+  EXPECT_EQ(other.status, kFailure);
+  EXPECT_THAT(other.err, HasSubstr("holds int4 weights, not bf16; leave --weights out"));
+  const Outcome groups = Run({"inspect", packed, "--int4-group", "128"});
+  EXPECT_EQ(groups.status, kFailure);
+  EXPECT_THAT(groups.err, HasSubstr("leave --int4-group out"));
+}
+
 }  // namespace
 }  // namespace convene::cli

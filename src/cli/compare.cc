@@ -82,17 +82,6 @@ Result<std::vector<engine::FormatWishes>> ParseFormats(const std::vector<std::st
   return formats;
 }
 
-// A check that complains of a list as `parse` does of its parts.
-template <typename Parse>
-CLI::Validator PartsParsedBy(Parse parse) {
-  return ParsedBy([parse](const std::string& text) -> Status {
-    const Result<std::vector<std::string>> parts = ParseList(text);
-    if (!parts) return parts.error();
-    const auto parsed = parse(*parts);
-    return parsed ? Status() : Status(parsed.error());
-  });
-}
-
 class Compare : public Command {
  public:
   void AddOptions(CLI::App& app) override {
@@ -106,12 +95,12 @@ class Compare : public Command {
         ->check(ParsedBy(ParseFormatWord))
         ->type_name("FORMAT");
     AddWords(app, "--formats", formats_, "To compare with it (default: int8,int4)")
-        ->check(PartsParsedBy(ParseFormats))
+        ->check(ListParsedBy(ParseFormats))
         ->type_name("FORMAT,...");
     AddWords(app, "--schemes", schemes_,
              "Also the reference with the layers' weights rounded: int8-tensor, int4-channel, "
              "int4-group32-zero, ... or all")
-        ->check(PartsParsedBy(ParseSchemes))
+        ->check(ListParsedBy(ParseSchemes))
         ->type_name("NAME,...");
     app.add_flag("--schemes-of-experts", experts_only_,
                  "The schemes round the weights of routed experts alone")
@@ -148,7 +137,7 @@ class Compare : public Command {
       if (!errors) return errors.error();
       for (const evaluate::SchemeErrors& row : *errors)
         json["weight_errors"].push_back(ToJson(row));
-      if (const Status told = WriteReport(json_path_, FormatErrors(*errors)); !told) return told;
+      if (const Status told = WriteReport({json_path_}, FormatErrors(*errors)); !told) return told;
     }
     return WriteJson(json_path_, json);
   }
@@ -207,7 +196,7 @@ class Compare : public Command {
     for (size_t i = 1; i < compared.size(); ++i) {
       (*json)["candidates"].push_back(ToJson(compared[i]));
     }
-    return WriteReport(json_path_, FormatComparison(compared, *text));
+    return WriteReport({json_path_}, FormatComparison(compared, *text));
   }
 
   Status RunReference(const engine::FormatWishes& formats, ReferenceLogits* logits,

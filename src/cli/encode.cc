@@ -37,6 +37,8 @@ class EncodeText : public Command {
     AddPath(app, "--out", out_path_,
             "Where to write the states: float32 (tokens of all inputs, hidden)")
         ->type_name("FILE.npy")
+        ->check(NoStandardOutput("states are a file"))
+        ->check(WritableFile())
         ->required();
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_);

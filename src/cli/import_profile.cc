@@ -135,7 +135,7 @@ class ImportProfile : public Command {
     if (list_) return List();
     Result<cost::MachineProfile> machine = cost::Preset(*preset_);
     if (!machine) return machine.error();
-    if (const Status told = WriteReport(out_path_, DescribeMachine(*preset_, *machine)); !told) {
+    if (const Status told = WriteReport({out_path_}, DescribeMachine(*preset_, *machine)); !told) {
       return told;
     }
     if (!table_paths_.empty()) {
@@ -192,7 +192,7 @@ class ImportProfile : public Command {
       machine.operators[one.name] = imported->model;
       machine.measured_on.erase(one.name);
     }
-    return WriteReport(out_path_, table.Format());
+    return WriteReport({out_path_}, table.Format());
   }
 
   static void AddRow(const cost::ImportedOperator& imported, TextTable& table) {

@@ -16,6 +16,7 @@
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "engine/load_options.h"
+#include "engine/model_source.h"
 #include "engine/plan_formats.h"
 #include "evaluate/inspection.h"
 #include "memory/ledger.h"
@@ -269,10 +270,9 @@ class Inspect : public Command {
 
   Status Run() override {
     if (weights::IsPackedDirectory(path_)) {
-      const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(path_);
+      const Result<engine::ModelSource> packed = engine::ModelSource::Open(path_);
       if (!packed) return packed.error();
-      formats_.weights = packed->formats.matrices;
-      formats_.int4_group = packed->formats.group;
+      if (Status fits = packed->SetFormats(&formats_); !fits) return fits;
     }
     // Here `auto` is the first that run would try: whether that fits is what the table answers.
     const bool is_integer = formats_.activations == kernels::ActivationFormat::kInt8;
@@ -290,7 +290,7 @@ class Inspect : public Command {
       std::string gpus = DescribeGpus();
       if (!gpus.empty()) gpus = "\n" + gpus;
       const Status told = WriteReport(
-          json_path_,
+          {json_path_},
           FormatInspection(path_, *inspection, DescribeRun(*inspection, chosen)) + gpus);
       if (!told) return told;
     }

@@ -29,6 +29,7 @@ class Logits : public Command {
         ->required();
     AddPath(app, "--out", out_path_, "Where to write the logits: float32 (positions, vocab)")
         ->type_name("FILE.npy")
+        ->check(NoStandardOutput("logits are a file"))
         ->check(WritableFile())
         ->required();
     AddJsonOption(app, json_path_);
@@ -45,11 +46,6 @@ class Logits : public Command {
     model_.load.context = std::max<int>(static_cast<int>(tokens->size()), 2);
     const Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
-    const model::ModelSpec& spec = (*model)->spec();
-    if (std::ssize(*tokens) > spec.max_positions) {
-      PrintNote("note: {} tokens are more than the {} positions the model declares\n",
-                tokens->size(), spec.max_positions);
-    }
     return model_.watch->WriteAfter(Compute(**model, *tokens));
   }
 

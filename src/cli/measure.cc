@@ -180,13 +180,8 @@ class Measure : public Command {
         ->type_name("DIR");
     AddPath(app, "-o,--out", out_path_,
             "Write the profile to this file, and leave the kept one alone")
-        ->check(CLI::Validator(
-            [](const std::string& path) {
-              return path == "-" ? "a profile is a file; --json - writes its figures to standard "
-                                   "output"
-                                 : std::string();
-            },
-            ""))
+        ->check(
+            NoStandardOutput("a profile is a file; --json - writes its figures to standard output"))
         ->check(WritableFile());
     AddWords(app, "--steps", step_formats_,
              "Formats of weights whose steps are measured: some of f32, bf16, int8 and int4, or "
@@ -271,7 +266,7 @@ class Measure : public Command {
     const auto refined = evaluate::RefineProfile(traces, &*profile);
     if (!refined) return refined.error();
     for (const evaluate::RefinedCosts& each : *refined) {
-      if (Status told = WriteReport(json_path_, DescribeRefinement(each)); !told) return told;
+      if (Status told = WriteReport({json_path_}, DescribeRefinement(each)); !told) return told;
     }
     return Save(*profile, out_path_.empty() ? from : out_path_);
   }
@@ -291,7 +286,7 @@ class Measure : public Command {
         gpus = evaluate::MeasureGpus(pool, options_.budget_s);
         std::string text = Describe(profile->machine);
         for (const hardware::GpuProfile& gpu : gpus) text += DescribeMeasured(gpu);
-        measured = WriteReport(json_path_, text);
+        measured = WriteReport({json_path_}, text);
       }
     }
     return comm::AgreeOnSuccess(*ranks(), measured);
@@ -320,7 +315,7 @@ class Measure : public Command {
     if (!speaks()) return {};
     std::string text = "\n";
     for (const auto& [name, model] : profile->operators) text += cost::Describe(model) + "\n";
-    return WriteReport(json_path_, text);
+    return WriteReport({json_path_}, text);
   }
 
   Status MeasureFormat(kernels::WeightFormat format, hardware::ThreadPool& pool,
@@ -340,7 +335,7 @@ class Measure : public Command {
     if (!costs) return costs.error();
     if (!speaks()) return {};
     profile->steps.push_back(*costs);
-    return WriteReport(json_path_, DescribeCosts(*costs));
+    return WriteReport({json_path_}, DescribeCosts(*costs));
   }
 
   Status Keep(cost::MachineProfile profile) const {

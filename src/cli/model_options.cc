@@ -401,6 +401,10 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
       PrintNote("{}\n", found->words);
     }
   }
+  if (has_batch && !options.says_max_batch()) {
+    // What is usual, unless steps are to be shorter.
+    load.max_sequences = std::min(load.max_sequences, load.max_step_tokens);
+  }
   if (has_batch && load.plan.sequences > 0) RunTogether(options, load);
   options.load.max_sequences = load.max_sequences;
   if (options.explains) {

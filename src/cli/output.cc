@@ -1,9 +1,11 @@
 #include "cli/output.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -65,6 +67,19 @@ Status WriteJson(const std::string& path, const nlohmann::ordered_json& json) {
 
 Status WriteText(const std::string& path, std::string_view text) {
   if (path == "-") return WriteOutput(text);
+  struct stat old = {};
+  std::error_code failed;
+  if (stat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode)) {
+    // What is there is lost only once what replaces it lies on the disk. Where the directory is
+    // closed to us, the file itself may be open.
+    const fs::path place = fs::canonical(path, failed);
+    const int error = ReplaceFile(failed ? path : place.string(), text, old.st_mode & 07777);
+    if (error == 0) return {};
+    if (error != EACCES && error != EROFS && error != EPERM) {
+      errno = error;
+      return CannotWrite(path);
+    }
+  }
   Result<Stream> file = OpenToWrite(path);
   if (!file) return file.error();
   const bool written = std::fwrite(text.data(), 1, text.size(), file->get()) == text.size();
@@ -74,8 +89,8 @@ Status WriteText(const std::string& path, std::string_view text) {
   return error;
 }
 
-Status WriteReport(const std::string& json_path, std::string_view text) {
-  if (json_path == "-") {
+Status WriteReport(std::initializer_list<std::string_view> results, std::string_view text) {
+  if (std::ranges::find(results, "-") != results.end()) {
     PrintNoteText(text);
     return {};
   }
@@ -116,7 +131,12 @@ CLI::Validator WritableFile() {
         if (access(changed.c_str(), W_OK) == 0) return {};
         return CannotWrite(path).message;
       },
-      "");
+      "", kWritableFile);
+}
+
+CLI::Validator NoStandardOutput(const char* why) {
+  return CLI::Validator(
+      [why](const std::string& path) { return path == "-" ? why : std::string(); }, "");
 }
 
 CLI::Validator NewDirectory() {

@@ -2,6 +2,7 @@
 // and messages to people, which base/message.h prints.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -26,19 +27,25 @@ Status WriteJson(const std::string& path, const nlohmann::ordered_json& json);
 // The same of text as it is.
 Status WriteText(const std::string& path, std::string_view text);
 
-// Writes text for people to standard output at once, or to standard error where `json_path` is "-"
-// and standard output belongs to the JSON. Control characters, of a model's or a step's name,
-// become '?'.
-Status WriteReport(const std::string& json_path, std::string_view text);
+// Writes text for people to standard output at once, or to standard error where a path of
+// `results` is "-" and standard output belongs to that result. Control characters, of a model's or
+// a step's name, become '?'.
+Status WriteReport(std::initializer_list<std::string_view> results, std::string_view text);
 
 // The whole of the file `path`, or of standard input where `path` is "-".
 Result<std::string> ReadText(const std::string& path);
 
 // For options that name a file to be written: seen before the work, not after it, that its
-// directory is missing or closed to us. Writes nothing. "-" passes.
+// directory is missing or closed to us. Writes nothing. "-" passes. Options that name files and
+// have no such check are taken to read them (usage_error.h).
 CLI::Validator WritableFile();
+inline constexpr const char* kWritableFile = "writable file";  // its name
 
-// The same for options that name a directory to be written, which must not exist or be empty.
+// For options whose file cannot be standard output: `why`, where "-" is given.
+CLI::Validator NoStandardOutput(const char* why);
+
+// The same as WritableFile for options that name a directory to be written, which must not exist or
+// be empty.
 CLI::Validator NewDirectory();
 
 // Declares --json FILE.

@@ -69,7 +69,7 @@ class Perplexity : public Command {
                                                   {"tokens_per_s", tokens_per_s}});
     if (!written) return written;
     return WriteReport(
-        json_path_,
+        {json_path_},
         fmt::format("perplexity {:.4f}  (nll {:.5f} per token; {} of {} tokens scored in windows "
                     "of {}; {:.1f} tokens/s)\n",
                     std::exp(mean), mean, FormatCount(static_cast<uint64_t>(num_scored)),

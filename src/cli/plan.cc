@@ -26,6 +26,7 @@
 #include "cli/workload_options.h"
 #include "drawing/gantt.h"
 #include "engine/plan_question.h"
+#include "evaluate/inspection.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
@@ -76,7 +77,7 @@ class MakePlanCommand : public Command {
 
   Status Run() override {
     if (Status fits = CheckVerify(); !fits) return fits;
-    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
+    const Result<model::ModelSpec> spec = evaluate::SpecAsLoaded(model_);
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
     if (!config) return config.error();
@@ -305,8 +306,9 @@ class MakePlanCommand : public Command {
   Status Write(const PlanReport& report, planner::PlanSearch& search) const {
     std::string text = ToText(report);
     if (explain_) text += ExplainSearch(report);
-    if (json_path_ != "-" && out_path_ != "-") {
-      if (Status told = WriteReport(json_path_, text); !told) return told;
+    const auto results = {json_path_, out_path_, svg_path_, html_path_};
+    if (std::ranges::find(results, "-") == results.end()) {
+      if (Status told = ShowOutput(Printable(text, "\n\t")); !told) return told;
     }
     if (Status written = WriteJson(out_path_, PlanFile(report)); !written) return written;
     const auto& figures = report.chosen().figures;

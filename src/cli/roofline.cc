@@ -20,6 +20,7 @@
 #include "cli/roofline_report.h"
 #include "cli/value_options.h"
 #include "engine/plan_question.h"
+#include "evaluate/inspection.h"
 #include "hardware/memory_status.h"
 #include "hardware/profile.h"
 #include "planner/model_roofline.h"
@@ -106,7 +107,7 @@ class RooflineCommand : public Command {
   bool refuses_ranks() const override { return true; }
 
   Status Run() override {
-    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
+    const Result<model::ModelSpec> spec = evaluate::SpecAsLoaded(model_);
     if (!spec) return spec.error();
     if (spec->has_encoder()) {
       return Error{
@@ -122,7 +123,8 @@ class RooflineCommand : public Command {
     const planner::OffloadModel model = planner::OffloadModelOf(*spec);
     Result<RooflineReport> report = Answer(*machine, *tiers, model);
     if (!report) return report.error();
-    if (Status told = WriteReport(json_path_, DescribeRoofline(*report)); !told) return told;
+    if (Status told = WriteReport({json_path_, svg_path_}, DescribeRoofline(*report)); !told)
+      return told;
     if (!svg_path_.empty()) {
       const std::vector<drawing::RooflineChart> charts = ChartsOf(*report, model);
       if (Status drawn = WriteText(svg_path_, drawing::RooflineSvg(charts)); !drawn) return drawn;

@@ -9,6 +9,7 @@
 
 #include "base/message.h"
 #include "base/units.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
@@ -50,12 +51,13 @@ class RunPrompt : public Command {
     const Result<std::vector<int32_t>> tokens = tokenizer->Encode(*prompt);
     if (!tokens) return tokens.error();
     if (tokens->empty()) return Error{"the prompt is empty; give --prompt TEXT"};
-    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
-    if (!spec) return spec.error();
-    if (spec->has_encoder()) FitInputs(model_, tokens->size());
-    model_.workload.requests = {
-        {static_cast<int>(tokens->size()), sampling_.max_tokens.value_or(kDefaultMaxTokens)}};
-    ExpectRequest(*spec);
+    const Result<checkpoint::ModelConfiguration> config =
+        checkpoint::ReadModelConfiguration(model_.directory);
+    if (!config) return config.error();
+    if (config->spec.has_encoder()) FitInputs(model_, tokens->size());
+    const std::optional<int> max_tokens =
+        RequestOf(sampling_, config->generation_config, kDefaultMaxTokens).max_tokens;
+    ExpectRequest(config->spec, static_cast<int>(tokens->size()), max_tokens.value_or(1));
 
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
@@ -78,19 +80,21 @@ class RunPrompt : public Command {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Of the answer as much as there is room for: of an encoder-decoder beside its start alone.
   // Where experts are read from a disk, each step reads those that it wants: a long prompt is to
   // take few. An encoder's inputs are whole, a plan says itself what there is memory for, and of a
   // GPU only batches are weighed.
-  void ExpectRequest(const model::ModelSpec& spec) {
+  void ExpectRequest(const model::ModelSpec& spec, int num_prompt_tokens, int max_tokens) {
+    const int room =
+        engine::ContextOf(spec, model_.load) - (spec.has_encoder() ? 1 : num_prompt_tokens);
+    model_.workload.requests = {{num_prompt_tokens, std::max(1, std::min(max_tokens, room))}};
     const bool is_alone = ranks() == nullptr || ranks()->size() == 1;
     const bool is_said = model_.says_chunk() || !model_.plan.path.empty();
     if (!is_alone || is_said || spec.has_encoder() || model_.load.gpu) return;
     const planner::RequestLengths& lengths = model_.workload.requests.front();
-    const int room = engine::ContextOf(spec, model_.load) - lengths.prompt_tokens;
-    model_.load.batch_work = {
-        .prompt_tokens = static_cast<double>(lengths.prompt_tokens),
-        .gen_tokens = static_cast<double>(std::max(1, std::min(lengths.gen_tokens, room))),
-        .chooses_step_tokens = true};
+    model_.load.batch_work = {.prompt_tokens = static_cast<double>(lengths.prompt_tokens),
+                              .gen_tokens = static_cast<double>(lengths.gen_tokens),
+                              .chooses_step_tokens = true};
     model_.load.spill_directory = engine::kNoSpill;
   }
 

@@ -24,6 +24,7 @@
 #include "drawing/gantt.h"
 #include "engine/load_options.h"
 #include "engine/plan_question.h"
+#include "evaluate/inspection.h"
 #include "hardware/profile.h"
 #include "planner/operator_pricer.h"
 #include "planner/plan_search.h"
@@ -111,7 +112,7 @@ class SimulateCommand : public Command {
   Status Run() override {
     if (Status read = ReadPlan(); !read) return read;
     if (step_tokens_) plan_.step_tokens = 0;  // what was asked for holds
-    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(model_);
+    const Result<model::ModelSpec> spec = evaluate::SpecAsLoaded(model_);
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
     if (!config) return config.error();
@@ -305,7 +306,7 @@ class SimulateCommand : public Command {
     text += ReportLine("costs from", profile);
     for (const std::string& note : notes) text += ReportLine("note", note);
     text += "\n" + PhasesText(*phases);
-    if (Status told = WriteReport(json_path_, text); !told) return told;
+    if (Status told = WriteReport({json_path_, svg_path_}, text); !told) return told;
     if (!svg_path_.empty()) {
       const auto picture = PictureOf(search, candidate, strategy::Phase::kPrefill, profile);
       if (!picture) return picture.error();

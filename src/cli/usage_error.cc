@@ -13,6 +13,7 @@
 
 #include "base/closest_name.h"
 #include "base/quote.h"
+#include "cli/output.h"
 
 namespace convene::cli {
 namespace {
@@ -106,21 +107,25 @@ std::filesystem::path WrittenPlace(std::filesystem::path path) {
 }
 
 // --text is the path of a text where it takes a FILE, and the text itself elsewhere; --out may be a
-// directory.
+// directory. Words without a dash name files in nearly all commands.
 bool NamesFile(const CLI::Option& option) {
   const std::string type = option.get_type_name();
-  return type.empty() || type.starts_with("FILE");
+  return type.empty() ? option.get_positional() : type.starts_with("FILE");
+}
+
+bool IsWritten(CLI::Option& option) {
+  try {
+    option.get_validator(kWritableFile);
+    return true;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
 }
 
 class NamedFiles {
  public:
-  explicit NamedFiles(const CLI::App& command) : command_(command) {}
-
   // Error: another option that has been seen names the same file, and this one is written.
-  Status See(const char* name, bool is_written) {
-    const CLI::Option* option = command_.get_option_no_throw(name);
-    if (option == nullptr || option->count() == 0 || !NamesFile(*option)) return {};
-    const std::string& given = option->results().front();
+  Status See(const std::string& name, const std::string& given, bool is_written) {
     if (given == "-") return is_written ? SeeOutput(name) : Status();
     const std::filesystem::path path = WrittenPlace(given);
     std::error_code error;
@@ -138,8 +143,8 @@ class NamedFiles {
   }
 
  private:
-  Status SeeOutput(const char* name) {
-    if (output_ != nullptr) {
+  Status SeeOutput(const std::string& name) {
+    if (!output_.empty()) {
       return Error{fmt::format("{} and {} cannot both be standard output; give one of them a file",
                                output_, name)};
     }
@@ -147,19 +152,19 @@ class NamedFiles {
     return {};
   }
 
-  const CLI::App& command_;
-  std::vector<std::pair<const char*, std::filesystem::path>> seen_;
-  const char* output_ = nullptr;  // the option that writes to standard output
+  std::vector<std::pair<std::string, std::filesystem::path>> seen_;
+  std::string output_;  // the option that writes to standard output
 };
 
-Status CheckFiles(const CLI::App& command) {
-  NamedFiles files(command);
-  for (const char* name : {"--input", "--plan", "--prompt-file", "--text", "--text-file", "--file",
-                           "--tokens", "TRACE"}) {
-    if (Status seen = files.See(name, false); !seen) return seen;
-  }
-  for (const char* name : {"--out", "--output", "--json", "--trace", "--record-routing"}) {
-    if (Status seen = files.See(name, true); !seen) return seen;
+Status CheckFiles(CLI::App& command) {
+  NamedFiles files;
+  for (const bool is_written : {false, true}) {  // what is read first
+    for (CLI::Option* option : command.get_options()) {
+      if (option->count() == 0 || !NamesFile(*option) || IsWritten(*option) != is_written) continue;
+      for (const std::string& given : option->results()) {
+        if (Status seen = files.See(option->get_name(), given, is_written); !seen) return seen;
+      }
+    }
   }
   return {};
 }
@@ -203,7 +208,7 @@ Status CheckWords(const CLI::App& app, std::span<const char* const> words) {
   return {};
 }
 
-Status CheckTogether(const CLI::App& command) {
+Status CheckTogether(CLI::App& command) {
   const Status files = CheckFiles(command);
   return files ? CheckInt4Group(command) : files;
 }

@@ -16,7 +16,7 @@ Status CheckWords(const CLI::App& app, std::span<const char* const> words);
 
 // Error: options of `command`, parsed, that do not go together: two that name one file to write, or
 // one to write and to read; two that write to standard output; groups of int4 beside other weights.
-Status CheckTogether(const CLI::App& command);
+Status CheckTogether(CLI::App& command);
 
 // What to say of `error`, which `app.parse` threw.
 Error DescribeUsageError(const CLI::App& app, const CLI::ParseError& error);

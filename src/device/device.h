@@ -1,4 +1,4 @@
-// A device that computes the steps of a model: a set of CPU cores, later a GPU. The boundary is the
+// A device that computes the steps of a model: a set of CPU cores, or a GPU. The boundary is the
 // operator (stream.h): memory, streams and events are the device's, and nobody above it knows where
 // activations lie or what computes them. Which operators a step has is strategy/.
 #pragma once
@@ -58,6 +58,9 @@ struct DeviceBytes {
   // Null: as they are packed. Error: it cannot compute so with this model.
   Result<uint64_t> (*of_weights_beside)(const model::ModelSpec& spec,
                                         weights::DeviceLoans loans) = nullptr;
+  // As Device::Supports, so that nobody waits for weights of a model that it cannot compute. To be
+  // asked before the others. Null: it can compute all.
+  Status (*supports)(const model::ModelSpec& spec, kernels::ActivationFormat activations) = nullptr;
 };
 
 class Device {

@@ -51,11 +51,12 @@ std::optional<Update> ActiveRequest::Progress() const {
   return update;
 }
 
-GeneratedToken ActiveRequest::Sample(std::span<const float> logits) {
+GeneratedToken ActiveRequest::Sample(std::span<const float> logits, SamplerBuffers& buffers) {
   GeneratedToken generated;
   std::span<const uint64_t> allowed;
   if (matcher_) allowed = matcher_->Allowed();
-  generated.token = sampler_.Sample(logits, sequence_.length() - sequence_.prompt_length, allowed);
+  generated.token =
+      sampler_.Sample(logits, sequence_.length() - sequence_.prompt_length, buffers, allowed);
   if (request_.num_logprobs) {
     generated.logprob = logits[static_cast<size_t>(generated.token)] - LogSumExp(logits);
     generated.top = TopLogprobs(logits, *request_.num_logprobs);

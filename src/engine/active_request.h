@@ -56,7 +56,7 @@ class ActiveRequest {
   std::optional<Update> Progress() const;
 
   // Picks the next token from its logits (vocab).
-  GeneratedToken Sample(std::span<const float> logits);
+  GeneratedToken Sample(std::span<const float> logits, SamplerBuffers& buffers);
 
   // Appends that token to the sequence. `is_eos`: it ends a text. An end-of-text token that ends
   // this answer, and all that is not text, add no text. The answer ends, too, when its form is

@@ -136,7 +136,7 @@ Status CheckLoadOptions(const LoadOptions& options) {
   if (options.max_sequences < 1 || options.max_sequences > options.max_step_tokens) {
     return Error{fmt::format(
         "a batch of {} sequences is out of range; it must be 1 to the {} tokens of a chunk: raise "
-        "--chunk, or batch fewer",
+        "--chunk, or run fewer together (--max-batch; of bench --batch)",
         options.max_sequences, options.max_step_tokens)};
   }
   return {};

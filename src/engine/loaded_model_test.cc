@@ -446,7 +446,7 @@ TEST(LoadedModel, WhatIsNotReservedIsLittle) {
   const auto model = LoadFixture(CONVENE_SOURCE_DIR "/models/demo",
                                  {.formats = {.weights = kernels::WeightFormat::kF32},
                                   .num_threads = 1,
-                                  .max_step_tokens = 2048,
+                                  .max_step_tokens = 4096,
                                   .max_sequences = 256});
   const memory::Amounts& bytes = model->memory().bytes;
   for (const Use use : {Use::kKvCache, Use::kWorking}) {

@@ -114,7 +114,7 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
   question.rank_memory = setting.rank_memory;
   const planner::Workload& workload = question.workload;
   // An encoder's input and the answer have a context each (MemoryNeeds::contexts_per_sequence).
-  int longest = workload.longest_request();
+  auto longest = static_cast<int>(workload.longest_request());  // as checked with the model
   if (question.spec.has_encoder()) {
     longest = 1;
     for (const planner::RequestLengths& request : workload.requests) {

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "device/step_inputs.h"
 #include "engine/choose_pipeline.h"
+#include "engine/step_sampling.h"
 #include "hardware/memory_status.h"
 #include "memory/page_reader.h"
 #include "planner/pipeline_degree.h"
@@ -144,6 +145,10 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
   if (!local) return local.error();
   const Result<model::ModelSpec> widest = weights::WidestSpec(spec, share, formats.weights);
   if (!widest) return widest.error();
+  if (device.supports != nullptr) {
+    const Status can = device.supports(*widest, formats.activations);
+    if (!can) return can.error();
+  }
   const int context = ContextOf(spec, options);
   const int num_groups = options.plan.layout.attention_dp;
   runtime::TransformerOptions parts = TransformerOptionsOf(options, formats, context);
@@ -156,6 +161,10 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
   };
   needs.fixed[memory::Use::kProgram] += ExpertBiasBytes(*local);
+  if (rank == 0) {  // which draws the tokens of all
+    needs.fixed[memory::Use::kProgram] +=
+        StepSampling::BytesOf(spec.vocab_size, options.max_sequences, num_threads);
+  }
   const weights::ExpertRooms rooms = weights::RoomsOf(spec, formats.weights, share);
   needs.fixed[memory::Use::kWeights] =
       weights::PackedSizeBytes(*local, formats.weights, share, rooms);

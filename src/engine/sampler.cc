@@ -88,6 +88,20 @@ size_t FindShare(size_t count, double share, const Weigh& weigh) {
   return first + find(block_at(first), left);
 }
 
+// Word by word: where a form is strict, most of a vocabulary is not allowed.
+void KeepAllowed(std::span<const uint64_t> allowed, std::span<float> scores) {
+  constexpr size_t kBits = 64;
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (size_t begin = 0; begin < scores.size(); begin += kBits) {
+    const uint64_t word = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
+    if (word == ~uint64_t{0}) continue;
+    const size_t end = std::min(begin + kBits, scores.size());
+    for (size_t id = begin; id < end; ++id) {
+      if ((word >> (id - begin) & 1) == 0) scores[id] = kNever;
+    }
+  }
+}
+
 }  // namespace
 
 Status Validate(const SamplingOptions& options) {
@@ -145,17 +159,18 @@ void Sampler::ObserveAnswer(int32_t token) {
   if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++answer_counts_[token];
 }
 
-int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
+int32_t Sampler::Sample(std::span<const float> logits, int64_t index, SamplerBuffers& buffers,
                         std::span<const uint64_t> allowed) {
   const double share = Uniform(options_.seed, index);
-  const std::span<const float> scores = Penalise(logits, allowed);
+  const std::span<const float> scores = Penalise(logits, allowed, buffers.scores);
   if (!DrawsFromAll()) {
-    Narrow(scores);
+    Narrow(scores, buffers);
+    const std::vector<Candidate>& kept = buffers.candidates;
     const auto weigh = [&](size_t first, std::span<double> weights) {
-      const auto candidates = std::span(candidates_).subspan(first, weights.size());
+      const auto candidates = std::span(kept).subspan(first, weights.size());
       std::ranges::transform(candidates, weights.begin(), &Candidate::weight);
     };
-    return candidates_[FindShare(candidates_.size(), share, weigh)].token;
+    return kept[FindShare(kept.size(), share, weigh)].token;
   }
   const float largest = Largest(scores);
   if (!std::isfinite(largest)) return ArgMax(scores);
@@ -167,9 +182,10 @@ int32_t Sampler::Sample(std::span<const float> logits, int64_t index,
 }
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
+                                                 SamplerBuffers& buffers,
                                                  std::span<const uint64_t> allowed) {
-  Narrow(Penalise(logits, allowed));
-  return candidates_;
+  Narrow(Penalise(logits, allowed, buffers.scores), buffers);
+  return buffers.candidates;
 }
 
 bool Sampler::TakesLargest() const {
@@ -183,26 +199,27 @@ bool Sampler::DrawsFromAll() const {
          options_.min_p == 0;
 }
 
-// Fills candidates_.
-void Sampler::Narrow(std::span<const float> scores) {
+// Fills buffers.candidates.
+void Sampler::Narrow(std::span<const float> scores, SamplerBuffers& buffers) const {
+  std::vector<Candidate>& candidates = buffers.candidates;
   const int32_t likeliest = ArgMax(scores);
   const float largest = scores[static_cast<size_t>(likeliest)];
   if (options_.temperature == 0 || !std::isfinite(largest)) {
-    candidates_.assign(1, {1, likeliest});
+    candidates.assign(1, {1, likeliest});
     return;
   }
-  KeepTopK(scores);
-  ordered_.resize(candidates_.size());
-  std::ranges::transform(candidates_, ordered_.begin(), [&](const Candidate& candidate) {
+  KeepTopK(scores, buffers);
+  buffers.ordered.resize(candidates.size());
+  std::ranges::transform(candidates, buffers.ordered.begin(), [&](const Candidate& candidate) {
     return scores[static_cast<size_t>(candidate.token)];
   });
-  weights_.resize(ordered_.size());
-  Weigh(kernels::ExpOfDifferences, ordered_, largest, weights_);
-  for (size_t i = 0; i < candidates_.size(); ++i) candidates_[i].weight = weights_[i];
-  KeepTopP();
+  buffers.weights.resize(candidates.size());
+  Weigh(kernels::ExpOfDifferences, buffers.ordered, largest, buffers.weights);
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i].weight = buffers.weights[i];
+  KeepTopP(candidates);
   if (options_.min_p == 0) return;
   // The likeliest has weight 1.
-  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < options_.min_p; });
+  std::erase_if(candidates, [&](const Candidate& c) { return c.weight < options_.min_p; });
 }
 
 void Sampler::Weigh(Exponentials exponentials, std::span<const float> scores, float largest,
@@ -215,87 +232,76 @@ void Sampler::Weigh(Exponentials exponentials, std::span<const float> scores, fl
 }
 
 std::span<const float> Sampler::Penalise(std::span<const float> logits,
-                                         std::span<const uint64_t> allowed) {
+                                         std::span<const uint64_t> allowed,
+                                         std::vector<float>& scores) const {
   if (options_.repetition_penalty == 1.0 && answer_counts_.empty() && options_.logit_bias.empty() &&
       allowed.empty()) {
     return logits;
   }
-  scores_.assign(logits.begin(), logits.end());
+  scores.assign(logits.begin(), logits.end());
   for (const TokenBias& bias : options_.logit_bias) {
-    if (static_cast<size_t>(bias.token) < scores_.size()) {
-      scores_[static_cast<size_t>(bias.token)] += bias.bias;
+    if (static_cast<size_t>(bias.token) < scores.size()) {
+      scores[static_cast<size_t>(bias.token)] += bias.bias;
     }
   }
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (const int32_t token : seen_) {
-    if (static_cast<size_t>(token) >= scores_.size()) continue;
-    float& score = scores_[static_cast<size_t>(token)];
+    if (static_cast<size_t>(token) >= scores.size()) continue;
+    float& score = scores[static_cast<size_t>(token)];
     score = score > 0 ? score / penalty : score * penalty;
   }
   for (const auto& [token, count] : answer_counts_) {
-    if (static_cast<size_t>(token) >= scores_.size()) continue;
-    scores_[static_cast<size_t>(token)] -=
+    if (static_cast<size_t>(token) >= scores.size()) continue;
+    scores[static_cast<size_t>(token)] -=
         static_cast<float>(options_.presence_penalty + options_.frequency_penalty * count);
   }
-  if (!allowed.empty()) KeepAllowed(allowed);
-  return scores_;
+  if (!allowed.empty()) KeepAllowed(allowed, scores);
+  return scores;
 }
 
-// Word by word: where a form is strict, most of a vocabulary is not allowed.
-void Sampler::KeepAllowed(std::span<const uint64_t> allowed) {
-  constexpr size_t kBits = 64;
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  for (size_t begin = 0; begin < scores_.size(); begin += kBits) {
-    const uint64_t word = begin / kBits < allowed.size() ? allowed[begin / kBits] : 0;
-    if (word == ~uint64_t{0}) continue;
-    const size_t end = std::min(begin + kBits, scores_.size());
-    for (size_t id = begin; id < end; ++id) {
-      if ((word >> (id - begin) & 1) == 0) scores_[id] = kNever;
-    }
-  }
-}
-
-void Sampler::KeepTopK(std::span<const float> scores) {
+void Sampler::KeepTopK(std::span<const float> scores, SamplerBuffers& buffers) const {
+  std::vector<float>& ordered = buffers.ordered;
+  std::vector<Candidate>& candidates = buffers.candidates;
   float threshold = -std::numeric_limits<float>::infinity();
   const auto top_k = static_cast<size_t>(options_.top_k);
   if (top_k > 0 && top_k < scores.size()) {
-    ordered_.assign(scores.begin(), scores.end());
+    ordered.assign(scores.begin(), scores.end());
     std::replace_if(
-        ordered_.begin(), ordered_.end(), [](float x) { return std::isnan(x); }, threshold);
-    const auto kth = ordered_.begin() + static_cast<std::ptrdiff_t>(top_k) - 1;
-    std::nth_element(ordered_.begin(), kth, ordered_.end(), std::greater<>());
+        ordered.begin(), ordered.end(), [](float x) { return std::isnan(x); }, threshold);
+    const auto kth = ordered.begin() + static_cast<std::ptrdiff_t>(top_k) - 1;
+    std::nth_element(ordered.begin(), kth, ordered.end(), std::greater<>());
     threshold = *kth;
   }
   // Written without a branch for each token: mostly nearly all of the vocabulary is kept, or
   // nothing.
-  candidates_.resize(scores.size());
+  candidates.resize(scores.size());
   size_t num_kept = 0;
   for (size_t id = 0; id < scores.size(); ++id) {
-    candidates_[num_kept].token = static_cast<int32_t>(id);
+    candidates[num_kept].token = static_cast<int32_t>(id);
     num_kept += scores[id] >= threshold ? 1 : 0;
   }
-  candidates_.resize(num_kept);
+  candidates.resize(num_kept);
 }
 
-void Sampler::KeepTopP() {
+void Sampler::KeepTopP(std::vector<Candidate>& candidates) const {
   if (options_.top_p >= 1) return;
   const double total = std::accumulate(
-      candidates_.begin(), candidates_.end(), 0.0,
+      candidates.begin(), candidates.end(), 0.0,
       [](double sum, const Candidate& candidate) { return sum + candidate.weight; });
   // A heap, because the nucleus is mostly a handful of a vocabulary of 100,000.
   const auto is_less_likely = [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight < b.weight : a.token > b.token;
   };
-  std::make_heap(candidates_.begin(), candidates_.end(), is_less_likely);
-  auto heap_end = candidates_.end();
+  std::make_heap(candidates.begin(), candidates.end(), is_less_likely);
+  auto heap_end = candidates.end();
   double before = 0;  // weight of the tokens likelier than the next one
   do {
-    std::pop_heap(candidates_.begin(), heap_end, is_less_likely);
+    std::pop_heap(candidates.begin(), heap_end, is_less_likely);
     --heap_end;
     before += heap_end->weight;
-  } while (heap_end != candidates_.begin() && before < options_.top_p * total);
-  candidates_.erase(candidates_.begin(), heap_end);
-  std::reverse(candidates_.begin(), candidates_.end());
+  } while (heap_end != candidates.begin() && before < options_.top_p * total);
+  candidates.erase(candidates.begin(), heap_end);
+  std::reverse(candidates.begin(), candidates.end());
 }
 
 int32_t ArgMax(std::span<const float> logits) {

@@ -69,6 +69,19 @@ struct Candidate {
   int32_t token = 0;
 };
 
+// What a draw works in: as large as the vocabulary, and so of a thread and not of a request.
+struct SamplerBuffers {
+  std::vector<float> scores;    // (vocab), with penalties
+  std::vector<float> ordered;   // (vocab)
+  std::vector<double> weights;  // (vocab)
+  std::vector<Candidate> candidates;
+
+  static uint64_t BytesOf(int64_t vocab_size) {
+    return static_cast<uint64_t>(vocab_size) *
+           (2 * sizeof(float) + sizeof(double) + sizeof(Candidate));
+  }
+};
+
 class Sampler {
  public:
   // `options` must be valid.
@@ -82,37 +95,33 @@ class Sampler {
   // The `index`-th token of the answer from logits (vocab). Observe it if it is to count.
   // `allowed`: a bit for each token, in words of 64; the others, and those beyond its end, have no
   // part in anything. At least one must be allowed. Empty: all are.
-  int32_t Sample(std::span<const float> logits, int64_t index,
+  int32_t Sample(std::span<const float> logits, int64_t index, SamplerBuffers& buffers,
                  std::span<const uint64_t> allowed = {});
 
   // Whether Sample takes the largest logit, whatever was observed.
   bool TakesLargest() const;
 
-  // What Sample draws from, each token once; valid until the next call. At least one.
-  std::span<const Candidate> Distribution(std::span<const float> logits,
+  // What Sample draws from, each token once, in `buffers`. At least one.
+  std::span<const Candidate> Distribution(std::span<const float> logits, SamplerBuffers& buffers,
                                           std::span<const uint64_t> allowed = {});
 
  private:
-  std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed);
+  std::span<const float> Penalise(std::span<const float> logits, std::span<const uint64_t> allowed,
+                                  std::vector<float>& scores) const;
   bool DrawsFromAll() const;
-  void Narrow(std::span<const float> scores);
+  void Narrow(std::span<const float> scores, SamplerBuffers& buffers) const;
   // Of each score exp((score - largest) / temperature), 0 of NaN; by one of kernels/exp.h.
   using Exponentials = void (*)(std::span<const float> values, float largest, double scale,
                                 std::span<double> results);
   void Weigh(Exponentials exponentials, std::span<const float> scores, float largest,
              std::span<double> weights) const;
-  void KeepAllowed(std::span<const uint64_t> allowed);
-  void KeepTopK(std::span<const float> scores);
-  void KeepTopP();
+  void KeepTopK(std::span<const float> scores, SamplerBuffers& buffers) const;
+  void KeepTopP(std::vector<Candidate>& candidates) const;
 
   SamplingOptions options_;
   std::vector<bool> is_seen_;  // by token id, as far as the largest seen
   std::vector<int32_t> seen_;  // each once
   std::map<int32_t, int> answer_counts_;
-  std::vector<float> scores_;    // scratch (vocab)
-  std::vector<float> ordered_;   // scratch (vocab)
-  std::vector<double> weights_;  // scratch (vocab), of Narrow
-  std::vector<Candidate> candidates_;
 };
 
 // The largest of logits (vocab), the lowest id on ties; NaN is never the largest.

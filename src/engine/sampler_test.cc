@@ -21,13 +21,16 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 const std::vector<float> kLogits = {2.0f, 1.5f,  -0.5f, 3.25f, 3.25f,
                                     0.0f, -2.0f, 1.0f,  2.75f, -1.0f};
 
+// What draws work in; nothing in it outlives a call.
+SamplerBuffers buffers;
+
 std::map<int32_t, double> Probabilities(const SamplingOptions& options) {
   EXPECT_TRUE(Validate(options));
   Sampler sampler(options);
   for (const int32_t token : {3, 6, 6, 0}) sampler.Observe(token);
   std::map<int32_t, double> probabilities;
   double total = 0;
-  for (const Candidate& candidate : sampler.Distribution(kLogits)) {
+  for (const Candidate& candidate : sampler.Distribution(kLogits, buffers)) {
     EXPECT_TRUE(probabilities.emplace(candidate.token, candidate.weight).second);
     total += candidate.weight;
   }
@@ -101,7 +104,7 @@ TEST(Sampler, HasTheDistributionOfTransformers) {
 
 TEST(Sampler, GreedyTakesTheLowestIdOfATie) {
   Sampler sampler({.temperature = 0});
-  EXPECT_EQ(sampler.Sample(kLogits, 0), 3);
+  EXPECT_EQ(sampler.Sample(kLogits, 0, buffers), 3);
   EXPECT_EQ(ArgMax(kLogits), 3);
 }
 
@@ -118,64 +121,64 @@ TEST(Sampler, TakesTheLargestWhereNothingChangesTheLogits) {
   Sampler sampler({.temperature = 0, .top_k = 5, .top_p = 0.5, .min_p = 0.1});
   sampler.Observe(3);
   sampler.ObserveAnswer(3);
-  EXPECT_EQ(sampler.Sample(kLogits, 1), ArgMax(kLogits));
+  EXPECT_EQ(sampler.Sample(kLogits, 1, buffers), ArgMax(kLogits));
 }
 
 TEST(Sampler, GreedyHeedsTheRepetitionPenalty) {
   Sampler sampler({.temperature = 0, .repetition_penalty = 1.1});
   sampler.Observe(3);
-  EXPECT_EQ(sampler.Sample(kLogits, 0), 4);
+  EXPECT_EQ(sampler.Sample(kLogits, 0, buffers), 4);
 }
 
 TEST(Sampler, AnswerPenaltiesCountTokensOfTheAnswerAlone) {
   const std::vector<float> logits = {2.0f, 1.8f, 1.5f};
   Sampler presence({.temperature = 0, .presence_penalty = 0.3});
   presence.Observe(0);  // of the prompt
-  EXPECT_EQ(presence.Sample(logits, 0), 0);
+  EXPECT_EQ(presence.Sample(logits, 0, buffers), 0);
   presence.ObserveAnswer(0);
-  EXPECT_EQ(presence.Sample(logits, 1), 1);
+  EXPECT_EQ(presence.Sample(logits, 1, buffers), 1);
   for (int i = 0; i < 5; ++i) presence.ObserveAnswer(1);
-  EXPECT_EQ(presence.Sample(logits, 2), 0);  // 1.7, 1.5 and 1.5, however often
+  EXPECT_EQ(presence.Sample(logits, 2, buffers), 0);  // 1.7, 1.5 and 1.5, however often
 
   Sampler frequency({.temperature = 0, .frequency_penalty = 0.15});
   frequency.ObserveAnswer(0);
-  EXPECT_EQ(frequency.Sample(logits, 1), 0);
+  EXPECT_EQ(frequency.Sample(logits, 1, buffers), 0);
   frequency.ObserveAnswer(0);
-  EXPECT_EQ(frequency.Sample(logits, 2), 1);
+  EXPECT_EQ(frequency.Sample(logits, 2, buffers), 1);
   Sampler favour({.temperature = 0, .frequency_penalty = -2});
   favour.ObserveAnswer(2);
-  EXPECT_EQ(favour.Sample(logits, 1), 2);
+  EXPECT_EQ(favour.Sample(logits, 1, buffers), 2);
 }
 
 TEST(Sampler, BiasesAreAddedBeforePenalties) {
   const std::vector<float> logits = {2.0f, 1.0f, -1.0f};
   Sampler banned({.temperature = 0, .logit_bias = {{0, -100}, {9, 100}}});
-  EXPECT_EQ(banned.Sample(logits, 0), 1);
+  EXPECT_EQ(banned.Sample(logits, 0, buffers), 1);
   // 2 against (-1 + 4.5) / 2 = 1.75; with the penalty first it would be -1 * 2 + 4.5 = 2.5.
   Sampler both({.temperature = 0, .repetition_penalty = 2, .logit_bias = {{2, 4.5f}}});
   both.Observe(2);
-  EXPECT_EQ(both.Sample(logits, 0), 0);
+  EXPECT_EQ(both.Sample(logits, 0, buffers), 0);
 }
 
 TEST(Sampler, TopPOfZeroKeepsTheLikeliestAlone) {
   Sampler sampler({.top_p = 0});
-  ASSERT_EQ(sampler.Distribution(kLogits).size(), 1u);
-  EXPECT_EQ(sampler.Sample(kLogits, 5), 3);
+  ASSERT_EQ(sampler.Distribution(kLogits, buffers).size(), 1u);
+  EXPECT_EQ(sampler.Sample(kLogits, 5, buffers), 3);
 }
 
 TEST(Sampler, DrawDependsOnSeedAndIndexAlone) {
   const SamplingOptions options{.temperature = 3, .seed = 42};
   Sampler one(options);
   std::vector<int32_t> forward;
-  for (int64_t i = 0; i < 100; ++i) forward.push_back(one.Sample(kLogits, i));
+  for (int64_t i = 0; i < 100; ++i) forward.push_back(one.Sample(kLogits, i, buffers));
   Sampler other(options);
   for (int64_t i = 99; i >= 0; --i) {
-    EXPECT_EQ(other.Sample(kLogits, i), forward[static_cast<size_t>(i)]);
+    EXPECT_EQ(other.Sample(kLogits, i, buffers), forward[static_cast<size_t>(i)]);
   }
   Sampler third({.temperature = 3, .seed = 43});
   int num_same = 0;
   for (int64_t i = 0; i < 100; ++i) {
-    num_same += third.Sample(kLogits, i) == forward[static_cast<size_t>(i)];
+    num_same += third.Sample(kLogits, i, buffers) == forward[static_cast<size_t>(i)];
   }
   EXPECT_LT(num_same, 50);
 }
@@ -186,7 +189,7 @@ TEST(Sampler, DrawsWithTheRightFrequencies) {
   const std::map<int32_t, double> expected = Probabilities(options);
   std::map<int32_t, int> counts;
   constexpr int kDraws = 20000;
-  for (int64_t i = 0; i < kDraws; ++i) ++counts[sampler.Sample(kLogits, i)];
+  for (int64_t i = 0; i < kDraws; ++i) ++counts[sampler.Sample(kLogits, i, buffers)];
   for (const auto& [token, count] : counts) ASSERT_TRUE(expected.contains(token)) << token;
   for (const auto& [token, probability] : expected) {
     // Five standard deviations of a binomial.
@@ -206,18 +209,19 @@ TEST(Sampler, DrawsFromALargeVocabularyAsFromEachTokenInTurn) {
   Sampler narrowed({.top_k = 5003, .seed = 3});
   std::vector<double> sums(logits.size());
   double sum = 0;
-  for (const Candidate& candidate : all.Distribution(logits)) {
+  for (const Candidate& candidate : all.Distribution(logits, buffers)) {
     sum += candidate.weight;
     sums[static_cast<size_t>(candidate.token)] = sum;
   }
   for (int64_t i = 0; i < 300; ++i) {
-    const auto token = static_cast<size_t>(all.Sample(logits, i));
-    EXPECT_EQ(static_cast<size_t>(narrowed.Sample(logits, i)), token);
+    const auto token = static_cast<size_t>(all.Sample(logits, i, buffers));
+    EXPECT_EQ(static_cast<size_t>(narrowed.Sample(logits, i, buffers)), token);
     // The draw is a share of the sum, the same for other tokens in as many of their own.
     const double share = (sums[token] - std::exp(logits[token] - 9.99f) / 2) / sum;
-    EXPECT_NEAR(static_cast<double>(Sampler({.seed = 3}).Sample(std::vector<float>(1 << 16), i)) /
-                    (1 << 16),
-                share, 2e-3);
+    EXPECT_NEAR(
+        static_cast<double>(Sampler({.seed = 3}).Sample(std::vector<float>(1 << 16), i, buffers)) /
+            (1 << 16),
+        share, 2e-3);
   }
 }
 
@@ -229,7 +233,7 @@ TEST(Sampler, NeverPicksImpossibleTokens) {
         SamplingOptions{.min_p = 1}}) {
     Sampler sampler(options);
     for (int64_t i = 0; i < 200; ++i) {
-      const int32_t token = sampler.Sample(logits, i);
+      const int32_t token = sampler.Sample(logits, i, buffers);
       EXPECT_TRUE(token == 1 || token == 4) << token;
     }
   }
@@ -237,9 +241,9 @@ TEST(Sampler, NeverPicksImpossibleTokens) {
 
 TEST(Sampler, SurvivesLogitsThatAreNoNumbers) {
   Sampler sampler({.top_k = 2, .top_p = 0.5});
-  EXPECT_EQ(sampler.Sample(std::vector<float>{kNan, kNan, kNan}, 0), 0);
-  EXPECT_EQ(sampler.Sample(std::vector<float>{0, kInfinity, 1}, 0), 1);
-  EXPECT_EQ(sampler.Sample(std::vector<float>{-kInfinity, -kInfinity}, 0), 0);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{kNan, kNan, kNan}, 0, buffers), 0);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{0, kInfinity, 1}, 0, buffers), 1);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{-kInfinity, -kInfinity}, 0, buffers), 0);
 }
 
 TEST(MergeSampling, WhatIsGivenReplacesTheDefault) {
@@ -309,29 +313,29 @@ TEST(TopLogprobs, NeitherOverflowNorLoseSmallOnes) {
 TEST(Sampler, TakesOnlyWhatIsAllowed) {
   const std::vector<float> logits = {5, 1, 3, 2, 4};
   const std::vector<uint64_t> allowed = {0b01110};  // not 0 and 4, the likeliest
-  EXPECT_EQ(Sampler({.temperature = 0}).Sample(logits, 0, allowed), 2);
+  EXPECT_EQ(Sampler({.temperature = 0}).Sample(logits, 0, buffers, allowed), 2);
   // All that narrows works among them.
   for (const SamplingOptions& options :
        {SamplingOptions{.top_k = 2}, SamplingOptions{.top_p = 0.6}, SamplingOptions{.min_p = 0.2},
         SamplingOptions{.repetition_penalty = 2.0}, SamplingOptions{}}) {
     Sampler sampler(options);
     double total = 0;
-    for (const Candidate& candidate : sampler.Distribution(logits, allowed)) {
+    for (const Candidate& candidate : sampler.Distribution(logits, buffers, allowed)) {
       total += candidate.weight;
       if (candidate.weight == 0) continue;
       EXPECT_TRUE(candidate.token >= 1 && candidate.token <= 3) << candidate.token;
     }
     EXPECT_GE(total, 1);
     for (int64_t i = 0; i < 50; ++i) {
-      const int32_t token = sampler.Sample(logits, i, allowed);
+      const int32_t token = sampler.Sample(logits, i, buffers, allowed);
       EXPECT_TRUE(token >= 1 && token <= 3) << token;
     }
   }
-  EXPECT_EQ(Sampler({.min_p = 0.9}).Distribution(logits, allowed).size(), 1u);
+  EXPECT_EQ(Sampler({.min_p = 0.9}).Distribution(logits, buffers, allowed).size(), 1u);
   // Tokens beyond the bits are not allowed.
   std::vector<float> large(200, 0);
   large[150] = 9;
-  EXPECT_EQ(Sampler({.temperature = 0}).Sample(large, 0, allowed), 1);
+  EXPECT_EQ(Sampler({.temperature = 0}).Sample(large, 0, buffers, allowed), 1);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "base/check.h"
@@ -233,11 +234,20 @@ void Scheduler::MakeRoomForFirst() {
   const auto is_less_urgent = [&](const Sequence* other) {
     return other->priority > first.priority;
   };
-  int num_left = chosen->blocks.num_available();
+  std::set<int32_t> staying;
+  std::set<int32_t> given_up;
   for (const Sequence* running : chosen->running) {
-    if (is_less_urgent(running)) num_left += static_cast<int>(running->blocks.size());
+    std::set<int32_t>& blocks = is_less_urgent(running) ? given_up : staying;
+    blocks.insert(running->blocks.begin(), running->blocks.end());
+    blocks.insert(running->input_blocks.begin(), running->input_blocks.end());
   }
-  if (num_left < BlocksFor(first.padded_length())) return;
+  std::erase_if(given_up, [&](int32_t block) { return staying.contains(block); });
+  const std::vector<int32_t> known = chosen->blocks.TakePrefix(ShareableTokens(first));
+  const auto num_shared =
+      std::ranges::count_if(known, [&](int32_t block) { return staying.contains(block); });
+  chosen->blocks.Release(known);
+  const int64_t num_left = chosen->blocks.num_available() + std::ssize(given_up);
+  if (num_left + num_shared < NumBlocksWanted(*chosen, first)) return;
   while (!chosen->running.empty() && is_less_urgent(chosen->running.back()) &&
          !HasBlocksFor(*chosen, first)) {
     Preempt(*chosen);
@@ -353,15 +363,19 @@ void Scheduler::Preempt(Group& group) {
   ++num_preemptions_;
 }
 
-bool Scheduler::HasBlocksFor(Group& group, const Sequence& sequence) {
-  const std::vector<int32_t> known = group.blocks.TakePrefix(ShareableTokens(sequence));
-  const auto num_new = BlocksFor(static_cast<int>(sequence.input.size())) +
-                       BlocksFor(sequence.padded_length()) - std::ssize(known);
+int64_t Scheduler::NumBlocksWanted(const Group& group, const Sequence& sequence) {
   // Those that run will each want a block before long; who is less urgent gives up its own.
-  const auto num_wanted = std::ranges::count_if(group.running, [&](const Sequence* running) {
+  const auto num_running = std::ranges::count_if(group.running, [&](const Sequence* running) {
     return running->priority <= sequence.priority;
   });
-  const bool has_blocks = group.blocks.num_available() >= num_new + num_wanted;
+  return BlocksFor(static_cast<int>(sequence.input.size())) + BlocksFor(sequence.padded_length()) +
+         num_running;
+}
+
+bool Scheduler::HasBlocksFor(Group& group, const Sequence& sequence) {
+  const std::vector<int32_t> known = group.blocks.TakePrefix(ShareableTokens(sequence));
+  const bool has_blocks =
+      group.blocks.num_available() + std::ssize(known) >= NumBlocksWanted(group, sequence);
   group.blocks.Release(known);
   return has_blocks || group.running.empty();
 }

@@ -164,6 +164,8 @@ class Scheduler {
   // Whether so many more sequences may run in the group, of which this is one.
   bool HasPlaces(const Group& group, int num_places) const;
   bool HasRoom(const Group& group, const Sequence& sequence, int num_places) const;
+  // Blocks that the sequence takes, with one more for each that runs before it.
+  static int64_t NumBlocksWanted(const Group& group, const Sequence& sequence);
   // Whether the sequence finds its blocks, and those that run before it one more each.
   bool HasBlocksFor(Group& group, const Sequence& sequence);
   int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;

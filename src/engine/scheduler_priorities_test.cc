@@ -55,6 +55,23 @@ TEST(SchedulerOfPriorities, TakesNoBlocksWhereTheyAreNotEnough) {
   EXPECT_EQ(scheduler.num_preemptions(), 0);
 }
 
+// Blocks for itself there are, but none that the one which goes on running will want next.
+TEST(SchedulerOfPriorities, TakesNoBlocksWhereThoseThatStayWouldWantThem) {
+  BlockManager blocks(8);
+  Scheduler scheduler(blocks, {.max_step_tokens = 1024, .max_sequences = 4});
+  const auto staying = MakeSequence(5 * kBlock - 1);
+  const auto less_urgent = MakeSequence(2 * kBlock - 1, 1000);
+  less_urgent->priority = 1;
+  scheduler.Add(staying.get());
+  scheduler.Add(less_urgent.get());
+  Advance(scheduler, scheduler.Schedule());
+  ASSERT_EQ(blocks.num_available(), 1);
+  const auto urgent = MakeSequence(3 * kBlock - 1, 3000);
+  scheduler.Add(urgent.get());
+  EXPECT_EQ(scheduler.Schedule().size(), 2u);
+  EXPECT_EQ(scheduler.num_preemptions(), 0);
+}
+
 TEST(SchedulerOfPriorities, TheOldestIsNotOvertakenForEver) {
   BlockManager blocks(4);
   Scheduler scheduler(blocks, {.max_step_tokens = 1024, .max_sequences = 4});

@@ -1,5 +1,6 @@
 #include "engine/step_sampling.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -12,12 +13,19 @@ namespace {
 // once, by the step's thread.
 constexpr size_t kMostCopiedBytes = size_t{64} << 20;
 
-std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<const float> logits) {
+std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<const float> logits,
+                                           SamplerBuffers& buffers) {
   if (!tensor::AllFinite(logits)) return std::nullopt;
-  return request.Sample(logits);
+  return request.Sample(logits, buffers);
 }
 
 }  // namespace
+
+uint64_t StepSampling::BytesOf(int64_t vocab_size, int num_sequences, int num_threads) {
+  const uint64_t copies = sizeof(float) * static_cast<uint64_t>(vocab_size) * num_sequences;
+  return std::min<uint64_t>(copies, kMostCopiedBytes) +
+         SamplerBuffers::BytesOf(vocab_size) * num_threads;
+}
 
 void StepSampling::Add(ActiveRequest& request, const runtime::Logits& of_step, bool stays) {
   Sampled& sampled = sampled_.emplace_back(Sampled{.request = &request, .token = {}});
@@ -28,7 +36,7 @@ void StepSampling::Add(ActiveRequest& request, const runtime::Logits& of_step, b
   std::span<const float> logits = of_step;
   const bool may_wait = request.samples_slowly() && request.samples_alone();
   if (!may_wait || (!stays && (num_copies_ + 1) * logits.size_bytes() > kMostCopiedBytes)) {
-    sampled.token = SampleFinite(request, logits);
+    sampled.token = SampleFinite(request, logits, buffers_.front());
     return;
   }
   if (!stays) {
@@ -41,10 +49,12 @@ void StepSampling::Add(ActiveRequest& request, const runtime::Logits& of_step, b
 }
 
 std::vector<StepSampling::Sampled> StepSampling::Take(hardware::ThreadPool& pool) {
-  pool.ParallelFor(std::ssize(waiting_), [&](int64_t index, int) {
+  buffers_.resize(std::max(buffers_.size(), static_cast<size_t>(pool.size())));
+  pool.ParallelFor(std::ssize(waiting_), [&](int64_t index, int thread_idx) {
     const Waiting& waiting = waiting_[static_cast<size_t>(index)];
     Sampled& sampled = sampled_[waiting.sampled_idx];
-    sampled.token = SampleFinite(*sampled.request, waiting.logits);
+    sampled.token =
+        SampleFinite(*sampled.request, waiting.logits, buffers_[static_cast<size_t>(thread_idx)]);
   });
   waiting_.clear();
   num_copies_ = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,6 +16,9 @@ namespace convene::engine {
 
 class StepSampling {
  public:
+  // Most that it takes while so many threads draw for so many sequences.
+  static uint64_t BytesOf(int64_t vocab_size, int num_sequences, int num_threads);
+
   struct Sampled {
     ActiveRequest* request;
     std::optional<GeneratedToken> token;  // nothing: the logits were not finite
@@ -39,6 +43,7 @@ class StepSampling {
   // Copies of logits that do not stay; the first ones in use, the others of steps before.
   std::vector<std::vector<float>> copies_;
   size_t num_copies_ = 0;
+  std::vector<SamplerBuffers> buffers_ = std::vector<SamplerBuffers>(1);  // by thread of the pool
 };
 
 }  // namespace convene::engine

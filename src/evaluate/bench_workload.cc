@@ -74,7 +74,7 @@ Work& operator+=(Work& total, const Work& work) {
   return total;
 }
 
-Work BenchWorkload::Encode() {
+Result<Work> BenchWorkload::Encode() {
   Work total;
   std::vector<device::EncoderInput> step;
   const int each = std::max(1, model_.max_step_tokens() / shape_.prompt_tokens);
@@ -82,16 +82,18 @@ Work BenchWorkload::Encode() {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     step.push_back({inputs_[i], input_blocks_[i], GroupOf(static_cast<int>(i))});
     if (step.size() < most && i + 1 < inputs_.size()) continue;
-    total += RunStep([&] { return model_.transformer().Encode(step, {}); });
+    const Result<Work> done = RunStep([&] { return model_.transformer().Encode(step, {}); });
+    if (!done) return done;
+    total += *done;
     step.clear();
   }
   return total;
 }
 
 // Each group fills its own part of a step.
-Work BenchWorkload::Prefill() {
+Result<Work> BenchWorkload::Prefill() {
   if (model_.spec().has_encoder()) return Encode();
-  MoveExperts(strategy::Phase::kPrefill);
+  if (const Status moved = MoveExperts(strategy::Phase::kPrefill); !moved) return moved.error();
   Work total;
   const int num_groups = model_.num_groups();
   std::vector<int> position(static_cast<size_t>(shape_.batch), 0);
@@ -109,30 +111,33 @@ Work BenchWorkload::Prefill() {
       left -= count;
     }
     if (step.empty()) return total;
-    total += Forward(step);
+    const Result<Work> done = Forward(step);
+    if (!done) return done;
+    total += *done;
   }
 }
 
-void BenchWorkload::MoveExperts(strategy::Phase phase) {
-  if (!model_.plan().changes_layout()) return;
-  const Status done = model_.transformer().ChangePhase(phase);
-  CHECK(done.ok(), "the experts could not be moved: {}", done.error().message);
+Status BenchWorkload::MoveExperts(strategy::Phase phase) {
+  if (!model_.plan().changes_layout()) return {};
+  return model_.transformer().ChangePhase(phase);
 }
 
-std::vector<Work> BenchWorkload::Decode() {
-  MoveExperts(strategy::Phase::kDecode);
+Result<std::vector<Work>> BenchWorkload::Decode() {
+  if (const Status moved = MoveExperts(strategy::Phase::kDecode); !moved) return moved.error();
   std::vector<Work> steps;
   for (int i = 0; i < shape_.gen_tokens; ++i) {
     std::vector<SequenceStep> step;
     for (int sequence_idx = 0; sequence_idx < shape_.batch; ++sequence_idx) {
       step.push_back(StepOf(sequence_idx, first_decoded() + i, 1));
     }
-    steps.push_back(Forward(step));
+    const Result<Work> done = Forward(step);
+    if (!done) return done.error();
+    steps.push_back(*done);
   }
   return steps;
 }
 
-Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
+Result<Work> BenchWorkload::Forward(std::span<const SequenceStep> step) {
   return RunStep([&] {
     // Of one sequence after the other: looking at all of them takes the host longer than a GPU
     // needs for some models' steps, and is no part of these.
@@ -148,19 +153,19 @@ Work BenchWorkload::Forward(std::span<const SequenceStep> step) {
 }
 
 template <typename F>
-Work BenchWorkload::RunStep(F&& run) {
+Result<Work> BenchWorkload::RunStep(F&& run) {
   const auto start = std::chrono::steady_clock::now();
   const Status done = run();
-  CHECK(done.ok(), "a step of the bench failed: {}", done.error().message);
+  if (!done) return done.error();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const device::StepStatistics& statistics = model_.transformer().statistics();
-  return {.seconds = elapsed.count(),
-          .flops = statistics.flops,
-          .bytes = static_cast<double>(statistics.weight_bytes + statistics.kv_bytes),
-          .tokens = statistics.tokens,
-          .expert_flops = statistics.expert_flops,
-          .expert_seconds = statistics.expert_seconds,
-          .load_seconds = LoadSeconds(model_.transformer(), elapsed.count())};
+  return Work{.seconds = elapsed.count(),
+              .flops = statistics.flops,
+              .bytes = static_cast<double>(statistics.weight_bytes + statistics.kv_bytes),
+              .tokens = statistics.tokens,
+              .expert_flops = statistics.expert_flops,
+              .expert_seconds = statistics.expert_seconds,
+              .load_seconds = LoadSeconds(model_.transformer(), elapsed.count())};
 }
 
 SequenceStep BenchWorkload::StepOf(int sequence_idx, int first_position, int num_tokens) const {

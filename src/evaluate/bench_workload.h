@@ -41,23 +41,24 @@ class BenchWorkload {
 
   // All prompts in steps of the model's max_step_tokens; logits of each prompt's last token. Of an
   // encoder-decoder: the encoder over all prompts, whole ones in a step.
-  Work Prefill();
+  // Errors of this and Decode: those of Transformer's steps.
+  Result<Work> Prefill();
 
   // gen_tokens steps of one token for each sequence with its logits, after a prefill; each time
   // the same positions.
-  std::vector<Work> Decode();
+  Result<std::vector<Work>> Decode();
 
   // Whether any logits were NaN or infinite, as random weights may make them; of each step one
   // sequence's are looked at.
   bool met_not_finite() const { return met_not_finite_; }
 
  private:
-  Work Encode();
+  Result<Work> Encode();
   // Outside of what is timed.
-  void MoveExperts(strategy::Phase phase);
+  Status MoveExperts(strategy::Phase phase);
   template <typename F>
-  Work RunStep(F&& run);
-  Work Forward(std::span<const device::SequenceStep> step);
+  Result<Work> RunStep(F&& run);
+  Result<Work> Forward(std::span<const device::SequenceStep> step);
   int GroupOf(int sequence_idx) const { return sequence_idx % model_.num_groups(); }
   // Tokens of a sequence before those that Decode computes.
   int first_decoded() const;

@@ -11,10 +11,12 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
 #include "device/cpu/cpu_device.h"
+#include "engine/model_source.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "memory/ledger.h"
 #include "weights/load_weights.h"
+#include "weights/packed_directory.h"
 #include "weights/page_index.h"
 
 namespace convene::evaluate {
@@ -24,26 +26,39 @@ using model::ModelSpec;
 using model::TensorKind;
 using nlohmann::ordered_json;
 
+bool HasWeights(const std::string& path) {
+  namespace fs = std::filesystem;
+  return weights::IsPackedDirectory(path) || IsThere(fs::path(path) / "model.safetensors") ||
+         IsThere(fs::path(path) / "model.safetensors.index.json");
+}
+
+StoredWeights StoredOf(const checkpoint::Checkpoint& checkpoint) {
+  StoredWeights stored{.num_files = checkpoint.num_files(), .size_bytes = checkpoint.size_bytes()};
+  for (const model::TensorBinding& binding : checkpoint.spec().tensors) {
+    stored.dtypes.emplace(tensor::Name(checkpoint.View(binding).dtype));
+  }
+  return stored;
+}
+
+StoredWeights StoredOf(const weights::PackedDirectory& packed) {
+  return {.dtypes = {std::string(kernels::Name(packed.formats.matrices))},
+          .num_files = 1,
+          .size_bytes = packed.file.bytes().size()};
+}
+
 // A directory with weights is opened, and so checked; without, the configuration has to do.
 Status ReadModel(const std::string& path, Inspection& inspection) {
-  namespace fs = std::filesystem;
-  const bool has_weights = IsThere(fs::path(path) / "model.safetensors") ||
-                           IsThere(fs::path(path) / "model.safetensors.index.json");
-  if (!has_weights) {
+  if (!HasWeights(path)) {
     Result<ModelSpec> spec = checkpoint::OpenConfig(path);
     if (!spec) return spec.error();
     inspection.spec = *std::move(spec);
     return {};
   }
-  const Result<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(path);
-  if (!checkpoint) return checkpoint.error();
-  inspection.spec = checkpoint->spec();
-  StoredWeights& stored = inspection.stored.emplace();
-  stored.num_files = checkpoint->num_files();
-  stored.size_bytes = checkpoint->size_bytes();
-  for (const model::TensorBinding& binding : inspection.spec.tensors) {
-    stored.dtypes.emplace(tensor::Name(checkpoint->View(binding).dtype));
-  }
+  const Result<engine::ModelSource> source = engine::ModelSource::Open(path);
+  if (!source) return source.error();
+  inspection.spec = source->spec();
+  inspection.stored =
+      source->packed() != nullptr ? StoredOf(*source->packed()) : StoredOf(*source->checkpoint());
   return {};
 }
 
@@ -57,11 +72,7 @@ void PlanPages(const engine::LoadOptions& options, Inspection& inspection) {
                                      .taken_bytes = inspection.taken_bytes});
   const Result<engine::MemoryPlan> plan = engine::PlanPagedMemoryOf(
       device::CpuBytes(), spec, options, inspection.formats, inspection.num_threads, ledger);
-  if (plan) {
-    inspection.paged = *plan;
-  } else {
-    inspection.why_not_paged = plan.error().message;
-  }
+  if (plan) inspection.paged = *plan;
 }
 
 Status PlanMemory(std::optional<int> context, std::optional<uint64_t> memory_budget,
@@ -134,6 +145,14 @@ uint64_t Inspection::StoredBytes(model::TensorKind kind, int64_t count) const {
 
 uint64_t Inspection::decode_weight_bytes() const {
   return weights::DecodeBytes(spec, formats.weights);
+}
+
+Result<ModelSpec> SpecAsLoaded(const std::string& path) {
+  Result<ModelSpec> spec = checkpoint::OpenConfig(path);
+  if (!spec || !spec->tied_embeddings || !HasWeights(path)) return spec;
+  const Result<engine::ModelSource> source = engine::ModelSource::Open(path);
+  if (!source) return source.error();
+  return source->spec();
 }
 
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,

@@ -18,7 +18,7 @@
 namespace convene::evaluate {
 
 struct StoredWeights {
-  std::set<std::string> dtypes;  // "BF16"
+  std::set<std::string> dtypes;  // "BF16"; of packed weights their format, "int4"
   int num_files = 0;
   uint64_t size_bytes = 0;
 };
@@ -31,10 +31,9 @@ struct Inspection {
   hardware::AvailableMemory available;
   uint64_t taken_bytes = 0;   // of a budget, as memory::Tier's
   engine::MemoryPlan memory;  // of one sequence
-  // Where that is more than there is: what it needs with experts on a disk, or why that is too
+  // Where that is more than there is: what it needs with experts on a disk, unless that is too
   // much.
   std::optional<engine::MemoryPlan> paged;
-  std::string why_not_paged;
   int num_pages = 0;  // experts, of which `paged` has room for some
 
   // About what `count` weights of a kind take in memory: without padding and the rows' scales.
@@ -44,10 +43,16 @@ struct Inspection {
   uint64_t decode_weight_bytes() const;  // read by a decode step of one sequence
 };
 
-// `path` is a model directory, whose weights are then checked, or one without weights, or a bare
-// config.json. `context`: tokens of the sequence for which memory is counted; unset: the default
-// of `convene run`. `memory_budget` in bytes; unset: what is free. Errors: of the checkpoint; a
-// machine that does not tell its memory.
+// The architecture of a model directory, with or without weights, or of a bare config.json. Where
+// the configuration ties head and embedding, the weights have the last word: a stored head that
+// differs unties them, as in a run. Reads no others. Errors: of the configuration and, where they
+// are asked, of the weights.
+Result<model::ModelSpec> SpecAsLoaded(const std::string& path);
+
+// `path` is a model directory, packed or not, whose weights are then checked, or one without
+// weights, or a bare config.json. `context`: tokens of the sequence for which memory is counted;
+// unset: the default of `convene run`. `memory_budget` in bytes; unset: what is free. Errors: of
+// the checkpoint; a machine that does not tell its memory.
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,
                                 const runtime::Formats& formats,
                                 std::optional<uint64_t> memory_budget = {});

@@ -5,9 +5,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
+#include "hardware/thread_pool.h"
+#include "memory/ledger.h"
+#include "weights/pack_directory.h"
 
 namespace convene::evaluate {
 namespace {
@@ -64,6 +69,55 @@ TEST(InspectModel, ChecksTheWeightsOfADirectory) {
   ASSERT_TRUE(inspection->stored);
   EXPECT_EQ(inspection->stored->num_files, 3);
   EXPECT_EQ(inspection->stored->dtypes.size(), 1u);
+}
+
+TEST(InspectModel, SaysWhatAPackedDirectoryHolds) {
+  const fs::path packed = fs::path(testing::TempDir()) / fmt::format("packed_{}", getpid());
+  fs::remove_all(packed);
+  const auto checkpoint = checkpoint::Checkpoint::Open(kGolden + "mixtral_plain");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
+  ASSERT_TRUE(weights::PackDirectory(*checkpoint, {.matrices = WeightFormat::kInt4},
+                                     {.directory = packed.string()}, pool, ledger, {}));
+  const auto inspection = InspectModel(packed.string(), {}, DefaultFormats(WeightFormat::kInt4));
+  ASSERT_TRUE(inspection) << inspection.error().message;
+  ASSERT_TRUE(inspection->stored);
+  EXPECT_EQ(inspection->stored->num_files, 1);
+  EXPECT_EQ(inspection->stored->size_bytes, fs::file_size(packed / "convene.safetensors"));
+  EXPECT_EQ(inspection->stored->dtypes, std::set<std::string>{"int4"});
+  fs::remove_all(packed);
+}
+
+// As in a run, the weights say whether a head that the configuration ties is one of its own.
+TEST(SpecAsLoaded, IsUntiedByAStoredHeadThatDiffers) {
+  const fs::path root = fs::path(testing::TempDir()) / fmt::format("untied_{}", getpid());
+  fs::remove_all(root);
+  const fs::path model = root / "model";
+  fs::create_directories(root);
+  fs::copy(kGolden + "olmoe_plain", model);
+  const auto config = checkpoint::ReadConfigFile(model.string());
+  ASSERT_TRUE(config) << config.error().message;
+  nlohmann::json tied = config->json;
+  tied["tie_word_embeddings"] = true;
+  std::ofstream(model / "config.json") << tied;
+  ASSERT_TRUE(checkpoint::OpenConfig(model.string())->tied_embeddings);
+  const auto stored = SpecAsLoaded(model.string());
+  ASSERT_TRUE(stored) << stored.error().message;
+  EXPECT_FALSE(stored->tied_embeddings);
+
+  const auto checkpoint = checkpoint::Checkpoint::Open(model.string());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
+  ASSERT_TRUE(weights::PackDirectory(*checkpoint, {.matrices = WeightFormat::kInt8},
+                                     {.directory = (root / "packed").string()}, pool, ledger, {}));
+  EXPECT_FALSE(SpecAsLoaded((root / "packed").string())->tied_embeddings);
+  EXPECT_FALSE(InspectModel((root / "packed").string(), {}, DefaultFormats(WeightFormat::kInt8))
+                   ->spec.tied_embeddings);
+  // Without weights the configuration has to do.
+  EXPECT_TRUE(SpecAsLoaded((model / "config.json").string())->tied_embeddings);
+  fs::remove_all(root);
 }
 
 TEST(InspectModel, SaysWhatIsWrong) {

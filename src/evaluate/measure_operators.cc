@@ -151,14 +151,15 @@ Status MeasureSampling(const MeasureOperatorsOptions& options, OperatorModels& m
   }
   engine::Sampler greedy({.temperature = 0});
   engine::Sampler drawn({.temperature = 0.7, .top_k = 50, .top_p = 0.95});
+  engine::SamplerBuffers buffers;
   for (auto& [name, sampler] :
        {std::pair<const char*, engine::Sampler*>{"sample greedily", &greedy}, {"sample", &drawn}}) {
     std::vector<Point> points;
     for (const int words : kWords) {
       points.push_back({.features = {double(words)},
                         .ideal_seconds = 4.0 * words / options.read_bytes_per_second,
-                        .run = [&logits, words, sampler = sampler] {
-                          sampler->Sample(std::span(logits).first(words), 0);
+                        .run = [&logits, &buffers, words, sampler = sampler] {
+                          sampler->Sample(std::span(logits).first(words), 0, buffers);
                         }});
     }
     const Status added = AddModel(name, {"words"}, RunInTurn(points, options.budget_s / 4), models);

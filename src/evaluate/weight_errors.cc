@@ -52,7 +52,15 @@ std::optional<MatrixKind> KindOf(model::TensorRole role, bool tied_embeddings) {
     case kQuery:
     case kKey:
     case kValue:
+    case kQueryDown:
+    case kQueryUp:
+    case kKvDown:
+    case kKvUp:
     case kAttentionOutput:
+    case kCrossQuery:
+    case kCrossKey:
+    case kCrossValue:
+    case kCrossOutput:
       return MatrixKind::kAttention;
     case kDenseGate:
     case kExpertGate:
@@ -127,6 +135,8 @@ Result<std::vector<SchemeErrors>> MeasureWeightErrors(const std::string& model_d
     const std::vector<float> stored =
         weights::ToFloats(weights::StoredMatrixOf(*checkpoint, binding));
     if (!tensor::AllFinite(stored)) not_finite = &binding;
+    // Along the stored rows, as the engine rounds all but a copy: of kv_b_proj it also has each
+    // head's part for keys transposed, rounded along that one's rows.
     for (size_t i = 0; i < schemes.size(); ++i) {
       std::vector<float> rounded = stored;
       Round(schemes[i], static_cast<int>(binding.cols), rounded);

@@ -4,10 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 #include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
+#include "hardware/thread_pool.h"
+#include "memory/ledger.h"
+#include "weights/load_weights.h"
 
 namespace convene::evaluate {
 namespace {
+
+constexpr const char* kModels = CONVENE_SOURCE_DIR "/tests/golden/models/";
 
 TEST(WeightError, OfEqualWeightsIsNothing) {
   const std::vector<float> values = {1, -2, 3};
@@ -47,6 +57,41 @@ TEST(MatrixKind, IsWhatIntegerFormatsRound) {
   for (const model::TensorRole role : {kRouter, kSharedExpertGate, kFfnNorm, kQueryBias}) {
     EXPECT_EQ(KindOf(role, true), std::nullopt);
   }
+}
+
+TEST(MatrixKind, IsKnownOfEveryMatrixOfTheLayers) {
+  using enum model::TensorRole;
+  const std::set<model::TensorRole> kept = {kRouter, kSharedExpertGate, kRelativeBias, kEmbedding,
+                                            kHead};
+  for (const char* name : {"deepseek_v2_greedy", "deepseek_v2_groups", "deepseek_v3_fp8",
+                           "qwen2_many", "switch_plain"}) {
+    const auto spec = checkpoint::OpenConfig(kModels + std::string(name));
+    ASSERT_TRUE(spec) << spec.error().message;
+    for (const model::TensorBinding& tensor : spec->tensors) {
+      if (tensor.stored_shape.size() < 2 || kept.contains(tensor.role)) continue;
+      const auto kind = KindOf(tensor.role, false);
+      EXPECT_TRUE(kind && kind != MatrixKind::kHead) << name << ": " << tensor.name;
+    }
+  }
+}
+
+// Of kv_b_proj the engine has a copy that is transposed: an edit sees both forms, each as it is
+// packed.
+TEST(MatrixKind, LatentMatricesAreRoundedAlongTheRowsThatArePacked) {
+  const auto checkpoint = checkpoint::Checkpoint::Open(kModels + std::string("deepseek_v3_fp8"));
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const model::LatentSpec& latent = *checkpoint->spec().layers[0].attention.latent;
+  ASSERT_NE(latent.kv_rank, latent.nope_dim);
+  std::set<int> columns;
+  hardware::ThreadPool pool({0});
+  memory::Ledger ledger;
+  const auto weights = weights::LoadWeights(
+      *checkpoint, {.matrices = kernels::WeightFormat::kF32}, {}, hardware::NumaPolicy::kAuto, pool,
+      ledger, {}, [&](model::TensorRole role, int cols, std::vector<float>&) {
+        if (role == model::TensorRole::kKvUp) columns.insert(cols);
+      });
+  ASSERT_TRUE(weights) << weights.error().message;
+  EXPECT_EQ(columns, (std::set<int>{latent.nope_dim, latent.kv_rank}));
 }
 
 TEST(MeasureWeightErrors, IsTheSameOnOneThreadAndCanSample) {

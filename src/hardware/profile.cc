@@ -196,20 +196,10 @@ Status SaveProfileJson(const json& profile, const std::string& path) {
   if (!directory.empty()) std::filesystem::create_directories(directory, failure);
   if (failure) return CannotSave(path, failure.value());
 
-  // A reader sees the old file or the new one, also when two processes write at once.
-  std::string temporary = path + ".XXXXXX";
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);
-  if (fd < 0) return CannotSave(path, errno);
   // Names of CPUs and directories need not be UTF-8.
   const std::string text = profile.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  int error = WriteAll(fd, text);
-  if (error == 0 && fsync(fd) != 0) error = errno;
-  if (fchmod(fd, 0644) != 0 && error == 0) error = errno;
-  if (close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return {};
-  unlink(temporary.c_str());
-  return CannotSave(path, error);
+  const int error = ReplaceFile(path, text, 0644);
+  return error == 0 ? Status() : CannotSave(path, error);
 }
 
 Result<Profile> LoadProfile(const std::string& path) {

@@ -181,7 +181,8 @@ Parameter Batches(const PlanQuestion& question) {
 Parameter Lengths(const PlanQuestion& question, int RequestLengths::*tokens, const char* name,
                   int least, int present, int most) {
   Parameter length{.is_whole = true};
-  const int positions = question.spec.max_positions - question.workload.longest_request() + present;
+  const int longest = static_cast<int>(question.workload.longest_request());
+  const int positions = question.spec.max_positions - longest + present;
   AddPowers(question, least, std::max(present, std::min(most, positions)), present, length);
   length.at = [&question, tokens, present](double value) {
     Point point{.workload = question.workload};

@@ -226,10 +226,10 @@ double Workload::mean_context() const {
   return sum / tokens;
 }
 
-int Workload::longest_request() const {
-  int longest = 0;
+int64_t Workload::longest_request() const {
+  int64_t longest = 0;
   for (const RequestLengths& request : requests) {
-    longest = std::max(longest, request.prompt_tokens + request.gen_tokens);
+    longest = std::max(longest, int64_t{request.prompt_tokens} + request.gen_tokens);
   }
   return longest;
 }

@@ -3,6 +3,7 @@
 // and which steps follow from it is workload_steps.h.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -73,7 +74,7 @@ struct Workload {
   double mean_gen_tokens() const;
   // Tokens before a generated one, in the mean over all generated ones: long answers have more.
   double mean_context() const;
-  int longest_request() const;  // in tokens, prompt and answer together
+  int64_t longest_request() const;  // in tokens, prompt and answer together
 };
 
 // What a file says, and which other files it names: those are the caller's to read.

@@ -16,7 +16,8 @@ static_assert(kKvBlockTokens == kernels::kKvBlockTokens);
 
 namespace {
 
-// Sums of products of bytes stay within 32 bits up to so many columns (kernels/packed_matrix.h).
+// Up to so many columns the sums of a stored weight (at most 255, kernels::kInt8Zero being added)
+// times an activation (at most 127) stay within 32 bits.
 constexpr int kMostInt8Columns = 1 << 16;
 
 int MostColumns(const model::LayerSpec& layer) {
@@ -58,6 +59,23 @@ class CpuCopyLane final : public memory::CopyLane {
   Status Wait() override { return {}; }
 };
 
+Status CpuSupports(const model::ModelSpec& spec, kernels::ActivationFormat activations) {
+  int most_columns = spec.hidden_size;
+  for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
+    for (const model::LayerSpec& layer : *stack) {
+      if (Status fits = CheckLayer(layer); !fits) return fits;
+      most_columns = std::max(most_columns, MostColumns(layer));
+    }
+  }
+  if (activations == kernels::ActivationFormat::kInt8 && most_columns > kMostInt8Columns) {
+    return Error{
+        fmt::format("a matrix of the model has {} columns; int8 activations are supported "
+                    "up to {}: use --activations bf16",
+                    most_columns, kMostInt8Columns)};
+  }
+  return {};
+}
+
 class CpuDevice final : public Device {
  public:
   CpuDevice(const kernels::KernelSet& kernels, hardware::ThreadPool& pool)
@@ -70,20 +88,7 @@ class CpuDevice final : public Device {
 
   Status Supports(const model::ModelSpec& spec,
                   kernels::ActivationFormat activations) const override {
-    int most_columns = spec.hidden_size;
-    for (const auto* stack : {&spec.encoder_layers, &spec.layers}) {
-      for (const model::LayerSpec& layer : *stack) {
-        if (Status fits = CheckLayer(layer); !fits) return fits;
-        most_columns = std::max(most_columns, MostColumns(layer));
-      }
-    }
-    if (activations == kernels::ActivationFormat::kInt8 && most_columns > kMostInt8Columns) {
-      return Error{
-          fmt::format("a matrix of the model has {} columns; int8 activations are supported "
-                      "up to {}: use --activations bf16",
-                      most_columns, kMostInt8Columns)};
-    }
-    return {};
+    return CpuSupports(spec, activations);
   }
 
   Result<std::unique_ptr<KvCache>> CreateKvCache(const model::ModelSpec& spec,
@@ -144,7 +149,8 @@ std::unique_ptr<Device> MakeCpuDevice(const kernels::KernelSet& kernels,
 DeviceBytes CpuBytes() {
   return {.of_kv_block = CpuKvCache::BlockBytes,
           .of_layer_block = CpuKvCache::LayerBlockBytes,
-          .of_steps = StepBytes};
+          .of_steps = StepBytes,
+          .supports = CpuSupports};
 }
 
 }  // namespace convene::device

@@ -51,7 +51,11 @@ ForwardContext::ProductWay ForwardContext::WayOf(std::span<const kernels::GemmGr
 }
 
 void ForwardContext::Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out) {
-  if (wide.data == out.data) return;
+  if (wide.data == out.data) {
+    // Other products may have left NaN of another request behind the row's elements.
+    ClearPadding(out, num_rows, size, workspace.format);
+    return;
+  }
   pool.ParallelFor(
       num_rows, [&](int64_t row, int) { kernels.quantize(wide.floats(row), size, out.row(row)); },
       4);

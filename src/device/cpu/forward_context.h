@@ -48,8 +48,8 @@ struct ForwardContext {
   };
   ProductWay WayOf(std::span<const kernels::GemmGroup> groups) const;
 
-  // The first `num_rows` rows of `wide` (size elements) as activations, where those are not the
-  // same memory.
+  // The first `num_rows` rows of `wide` (size elements) as activations, with zeros behind them;
+  // they may be the same memory.
   void Narrow(const RowBuffer& wide, int num_rows, int size, const RowBuffer& out);
 
   // x (size) as a row of activations.

@@ -25,6 +25,11 @@ inline kernels::ActivationFormat WideFormat(kernels::ActivationFormat format) {
   return format == kernels::ActivationFormat::kInt8 ? kernels::ActivationFormat::kF32 : format;
 }
 
+// Writes zeros behind the `size` elements of each of the first rows, where products read on
+// (kernels/activation_row.h): zero weights there make nothing of any number, but NaN of NaN.
+void ClearPadding(const RowBuffer& rows, int64_t num_rows, int size,
+                  kernels::ActivationFormat format);
+
 // Places buffers in memory from `base` on; with null it only counts.
 class RowPlacer {
  public:

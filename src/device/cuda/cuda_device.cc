@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_kv_cache.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
+#include "kernels/cuda/rows.h"
 
 namespace convene::device {
 namespace {
@@ -20,8 +21,8 @@ namespace {
 // Kernels use instructions that only this one has.
 constexpr int kComputeCapability = 90;
 
-// Heads as kernels/cuda/attention.h has them.
-constexpr int kMostHeadDim = 576;
+// Of heads that kernels/cuda/attention.h has without latents.
+constexpr int kMostHeadDim = 256;
 constexpr int kMostExperts = 512;
 
 Status CheckLayer(const model::LayerSpec& layer) {
@@ -44,6 +45,25 @@ Status CheckLayer(const model::LayerSpec& layer) {
   return {};
 }
 
+Status CudaSupports(const model::ModelSpec& spec, kernels::ActivationFormat activations) {
+  if (activations != kernels::ActivationFormat::kBf16) {
+    return Error{"a GPU computes in bf16 alone: use --weights bf16 and --activations bf16"};
+  }
+  if (spec.has_encoder()) {
+    return Error{"models with an encoder do not run on a GPU yet; leave --device out"};
+  }
+  if (spec.hidden_size > kernels::cuda::kMaxNormSize) {
+    return Error{
+        fmt::format("the model has rows of {} channels; on a GPU at most {} are supported: "
+                    "leave --device out",
+                    spec.hidden_size, kernels::cuda::kMaxNormSize)};
+  }
+  for (const model::LayerSpec& layer : spec.layers) {
+    if (Status fits = CheckLayer(layer); !fits) return fits;
+  }
+  return {};
+}
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int gpu, const cudaDeviceProp& properties, hardware::ThreadPool* pool)
@@ -62,16 +82,7 @@ class CudaDevice final : public Device {
 
   Status Supports(const model::ModelSpec& spec,
                   kernels::ActivationFormat activations) const override {
-    if (activations != kernels::ActivationFormat::kBf16) {
-      return Error{"a GPU computes in bf16 alone: use --weights bf16 and --activations bf16"};
-    }
-    if (spec.has_encoder()) {
-      return Error{"models with an encoder do not run on a GPU yet; leave --device out"};
-    }
-    for (const model::LayerSpec& layer : spec.layers) {
-      if (Status fits = CheckLayer(layer); !fits) return fits;
-    }
-    return {};
+    return CudaSupports(spec, activations);
   }
 
   Result<std::unique_ptr<KvCache>> CreateKvCache(const model::ModelSpec& spec,
@@ -190,7 +201,8 @@ Result<DeviceBytes> CudaBytes(int gpu) {
   return DeviceBytes{.of_kv_block = CudaKvCache::BlockBytes,
                      .of_layer_block = CudaKvCache::LayerBlockBytes,
                      .of_steps = StepBytes,
-                     .of_weights_beside = WeightsBeside};
+                     .of_weights_beside = WeightsBeside,
+                     .supports = CudaSupports};
 }
 
 }  // namespace convene::device
