@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "cli/commands.h"
@@ -99,8 +101,7 @@ std::string LoadLine(const char* what, const drawing::Balance& balance) {
                      what, balance.mean, balance.worst);
 }
 
-std::string Text(const drawing::TracedStep& step, size_t step_idx) {
-  const StepFigures figures = FiguresOf(step);
+std::string Text(const drawing::TracedStep& step, const StepFigures& figures, size_t step_idx) {
   std::string text = fmt::format("step {}: {}, {} rank{}", step_idx, step.name,
                                  figures.ranks.size(), figures.ranks.size() == 1 ? "" : "s");
   if (figures.seconds > 0) text += fmt::format(", {} ms", Milliseconds(figures.seconds));
@@ -124,8 +125,7 @@ std::string Text(const drawing::TracedStep& step, size_t step_idx) {
   return text;
 }
 
-nlohmann::ordered_json StepToJson(const drawing::TracedStep& step) {
-  const StepFigures figures = FiguresOf(step);
+nlohmann::ordered_json StepToJson(const drawing::TracedStep& step, const StepFigures& figures) {
   const auto counted = [&](double bytes) {
     return figures.has_sent_bytes ? nlohmann::ordered_json(bytes) : nlohmann::ordered_json();
   };
@@ -179,24 +179,27 @@ class ReportCommand : public Command {
   Status Run() override {
     const Result<drawing::Trace> trace = ReadTrace(trace_path_);
     if (!trace) return trace.error();
+    const bool wants_json = !json_path_.empty();
     std::string text;
     nlohmann::ordered_json steps = nlohmann::ordered_json::array();
     for (size_t i = 0; i < trace->steps.size(); ++i) {
-      text += (i > 0 ? "\n" : "") + Text(trace->steps[i], i);
-      steps.push_back(StepToJson(trace->steps[i]));
+      const StepFigures figures = FiguresOf(trace->steps[i]);
+      text += (i > 0 ? "\n" : "") + Text(trace->steps[i], figures, i);
+      if (wants_json) steps.push_back(StepToJson(trace->steps[i], figures));
     }
     const std::vector<drawing::SlowRank> slow = drawing::FindSlowRanks(trace->steps);
     text += SlowRankLines(slow);
-    nlohmann::ordered_json all = {{"steps", steps}, {"slow_ranks", SlowRanksToJson(slow)}};
+    nlohmann::ordered_json all;
+    if (wants_json) all = {{"steps", std::move(steps)}, {"slow_ranks", SlowRanksToJson(slow)}};
     if (!plan_path_.empty()) {
       const Result<PlanComparison> comparison = ComparePlan(*trace, plan_path_);
       if (!comparison) return comparison.error();
       text += ToText(*comparison);
-      all["plan"] = ToJson(*comparison);
+      if (wants_json) all["plan"] = ToJson(*comparison);
     }
     const Status written = WriteJson(json_path_, all);
     if (!written || json_path_ == "-") return written;
-    return WriteReport(json_path_, text);
+    return WriteReport({json_path_}, text);
   }
 
  private:

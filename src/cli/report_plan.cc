@@ -105,6 +105,13 @@ bool UsesDisk(schedule::TaskKind kind) {
   return std::ranges::find(kKinds, kind) != std::end(kKinds);
 }
 
+// What is read of experts before it is waited for has no work of its own: that counts as work of
+// whoever would read it otherwise (strategy/paged_experts.cc), so both are compared as one.
+schedule::TaskKind ComparedAs(schedule::TaskKind kind) {
+  using enum schedule::TaskKind;
+  return kind == kReadPredicted ? kReadChosen : kind == kReadNext ? kReadPages : kind;
+}
+
 // Tasks as costs are fitted to them: a collective is one task of all its ranks. What is read from a
 // disk or written to it has the disk's rate.
 StepComparison CompareKinds(const drawing::TracedStep& step, const cost::StepCosts& costs,
@@ -136,8 +143,9 @@ StepComparison CompareKinds(const drawing::TracedStep& step, const cost::StepCos
     } else if (const auto& cost = costs.CostOf(task.kind)) {
       predicted = costs.TaskSeconds(*cost, task.lane.rank, parts[ids.front()], state);
     }
-    KindComparison& kind = kinds[static_cast<size_t>(task.kind)];
-    kind.kind = schedule::Name(task.kind);
+    const schedule::TaskKind compared_as = ComparedAs(task.kind);
+    KindComparison& kind = kinds[static_cast<size_t>(compared_as)];
+    kind.kind = schedule::Name(compared_as);
     ++kind.num_tasks;
     kind.predicted += predicted;
     kind.measured += seconds;

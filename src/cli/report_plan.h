@@ -12,7 +12,7 @@
 namespace convene::cli {
 
 struct KindComparison {
-  std::string kind;
+  std::string kind;  // read_chosen and read_pages with what was read ahead in their place
   int num_tasks = 0;
   double predicted = 0;  // seconds of all of them, by the costs that the plan was made with
   double measured = 0;

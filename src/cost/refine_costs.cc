@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/measured_kind.h"
 #include "schedule/activity_graph.h"
 
 namespace convene::cost {
@@ -102,9 +103,8 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
                                     steps[i].state),
               seconds, i);
         }
-      } else if (const auto& cost = costs.tasks[static_cast<size_t>(task.kind)];
-                 cost && !LoadsBeside(task)) {
-        add(tasks[static_cast<size_t>(task.kind)],
+      } else if (const auto& cost = costs.CostOf(task.kind); cost && !LoadsBeside(task)) {
+        add(tasks[static_cast<size_t>(MeasuredAs(task.kind))],
             costs.TaskSeconds(*cost, task.lane.rank, steps[i].parts[ids.front()], steps[i].state),
             seconds, i);
       }

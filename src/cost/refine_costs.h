@@ -36,6 +36,7 @@ struct KindRefinement {
 
 struct Refinement {
   StepCosts costs;
+  // By the kind as which they are measured: pieces of attention are among its tasks.
   std::array<std::optional<KindRefinement>, schedule::kNumTaskKinds> tasks = {};
   std::optional<KindRefinement> exchange = {};
 

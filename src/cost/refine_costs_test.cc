@@ -77,6 +77,24 @@ TEST(RefineStepCosts, FindsByHowMuchAKindOfTaskTookLonger) {
   EXPECT_NEAR(refinement.costs.exchange.SecondsOf(1e6), 2e-2, 1e-9);
 }
 
+// Attention in pieces has the cost of the whole, and corrects it.
+TEST(RefineStepCosts, PiecesOfAttentionCorrectWhatTheyArePricedBy) {
+  StepToRefine step({}, false);
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const TaskKind kind : {TaskKind::kPreAttention, TaskKind::kAttend,
+                                TaskKind::kPostAttention, TaskKind::kCrossStore}) {
+      step.Add({.kind = kind, .layer = layer}, {.groups = 2}, layer, 3 * 2e-3);
+    }
+  }
+  const std::vector<TracedCosts> steps = {step.traced()};
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
+  const auto& attention = refinement.tasks[static_cast<size_t>(TaskKind::kAttention)];
+  ASSERT_TRUE(attention.has_value());
+  EXPECT_EQ(attention->num_tasks, 16);
+  EXPECT_TRUE(attention->is_used);
+  EXPECT_NEAR(refinement.costs.CostOf(TaskKind::kAttend)->per_group, 3e-3, 1e-12);
+}
+
 TEST(RefineStepCosts, LowersTheErrorOnStepsThatWereNotTraced) {
   const StepToRefine traced({1.5, 1.4, 1.6, 1.5}, false);
   const StepToRefine other({1.55, 1.45, 1.5, 1.5, 1.5, 1.6}, true);

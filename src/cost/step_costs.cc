@@ -465,12 +465,18 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
   link.seconds = FitExchanges(samples.exchanges);
   costs.exchange = link;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);
+  costs.exchange.core_seconds_per_byte = CoreSecondsPerByte(steps, costs, /*left_out=*/nullptr);
+  return costs;
+}
+
+double CoreSecondsPerByte(std::span<const SampledStep> steps, StepCosts costs,
+                          const SampledStep* left_out) {
+  costs.exchange.core_seconds_per_byte = 0;
   std::vector<double> per_byte;
   for (const SampledStep& step : steps) {
-    if (step.overlaps) AddOverlap(step, costs, per_byte);
+    if (step.overlaps && &step != left_out) AddOverlap(step, costs, per_byte);
   }
-  costs.exchange.core_seconds_per_byte = std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
-  return costs;
+  return std::clamp(Median(per_byte), 0.0, kMostCoreSecondsPerByte);
 }
 
 double ExchangeCost::SecondsOf(double bytes) const {
@@ -545,7 +551,9 @@ void StepCosts::LearntFrom(const std::string& name) {
 
 bool Overlaps(const schedule::Schedule& schedule) {
   return std::any_of(schedule.tasks.begin(), schedule.tasks.end(), [](const schedule::Task& task) {
-    return IsCollective(task.kind) && (task.chunk > 0 || task.micro_batch > 0);
+    // The chunks of a divided head are one behind the other, and nothing is beside them.
+    const bool is_chunk = task.chunk > 0 && task.kind != TaskKind::kGatherLogits;
+    return IsCollective(task.kind) && (is_chunk || task.micro_batch > 0);
   });
 }
 

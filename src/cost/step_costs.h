@@ -159,6 +159,11 @@ struct FitOptions {
 StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
                        const FitOptions& options = {});
 
+// What a byte that is sent beside computation takes of a core, from those of `steps` that overlap;
+// `costs` say all else. Without `left_out` (null: none), so that it can be tried on that step.
+double CoreSecondsPerByte(std::span<const SampledStep> steps, StepCosts costs,
+                          const SampledStep* left_out);
+
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
 // the cores; what is read from a disk takes its rate and nothing of the cores. Precondition: all
 // kinds of the schedule's tasks have costs, or nothing to do; where ranks are not alike, it has as

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <map>
+#include <string_view>
 
 #include "drawing/constant_amount.h"
 #include "drawing/role_names.h"
@@ -134,23 +136,34 @@ double Quantile(const std::vector<Ratio>& ratios, double share) {
 }
 
 // Behind the comma of a step's name stands how large it is.
-std::string KindOf(const TracedStep& step) { return step.name.substr(0, step.name.find(',')); }
+std::string_view KindOf(const TracedStep& step) {
+  return std::string_view(step.name).substr(0, step.name.find(','));
+}
+
+struct StepsOfKind {
+  std::string_view kind;
+  std::vector<const TracedStep*> steps = {};
+};
 
 }  // namespace
 
 std::vector<SlowRank> FindSlowRanks(std::span<const TracedStep> steps) {
-  std::vector<std::string> kinds;
+  std::vector<StepsOfKind> kinds;
+  std::map<std::string_view, size_t> place_of;
   for (const TracedStep& step : steps) {
-    if (std::ranges::find(kinds, KindOf(step)) == kinds.end()) kinds.push_back(KindOf(step));
+    const std::string_view kind = KindOf(step);
+    const auto [found, is_new] = place_of.try_emplace(kind, kinds.size());
+    if (is_new) kinds.push_back({.kind = kind});
+    kinds[found->second].steps.push_back(&step);
   }
   std::vector<SlowRank> slow;
-  for (const std::string& kind : kinds) {
+  for (const StepsOfKind& of_kind : kinds) {
     std::map<std::string, TasksByKind> by_role;
     std::map<int, std::string> role_of;  // by rank
-    for (const TracedStep& step : steps) {
-      if (KindOf(step) != kind || step.measured.tasks.empty()) continue;
-      const std::vector<std::string> roles = RoleNames(step.schedule);
-      AddTasks(step, roles, by_role);
+    for (const TracedStep* step : of_kind.steps) {
+      if (step->measured.tasks.empty()) continue;
+      const std::vector<std::string> roles = RoleNames(step->schedule);
+      AddTasks(*step, roles, by_role);
       for (size_t rank = 0; rank < roles.size(); ++rank) {
         role_of[static_cast<int>(rank)] = roles[rank];
       }
@@ -158,7 +171,10 @@ std::vector<SlowRank> FindSlowRanks(std::span<const TracedStep> steps) {
     for (const auto& [rank, role] : role_of) {
       const std::vector<Ratio> ratios = RatiosOf(by_role[role], rank);
       if (ratios.size() < kFewestTasks || Quantile(ratios, 0.25) <= kSlow) continue;
-      slow.push_back({.steps = kind, .rank = rank, .role = role, .ratio = Quantile(ratios, 0.5)});
+      slow.push_back({.steps = std::string(of_kind.kind),
+                      .rank = rank,
+                      .role = role,
+                      .ratio = Quantile(ratios, 0.5)});
     }
   }
   return slow;

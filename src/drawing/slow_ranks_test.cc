@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
+#include <vector>
 
 namespace convene::drawing {
 namespace {
@@ -105,6 +107,20 @@ TEST(SlowRanks, AreJudgedByAllStepsOfAKindTogether) {
   ASSERT_EQ(slow.size(), 1u);
   EXPECT_EQ(slow[0].steps, "decode");
   EXPECT_EQ(slow[0].rank, 3);
+}
+
+// Each step of a kind of its own, as a file that nobody wrote may have them: no step is looked at
+// for the kinds of the others. The names' order is that of their first steps.
+TEST(SlowRanks, AreFoundAmongManyKindsOfSteps) {
+  std::vector<TracedStep> steps;
+  for (int i = 0; i < 50'000; ++i) steps.push_back({.name = std::to_string(i)});
+  steps.push_back(StepOf("prefill, 8 tokens", {1, 1, 1, 3}));
+  steps.push_back(StepOf("decode, 4 tokens", {1, 1, 1, 3}));
+  steps.push_back(StepOf("prefill, 9 tokens", {1, 1, 1, 3}));
+  const std::vector<SlowRank> slow = FindSlowRanks(steps);
+  ASSERT_EQ(slow.size(), 2u);
+  EXPECT_EQ(slow[0].steps, "prefill");
+  EXPECT_EQ(slow[1].steps, "decode");
 }
 
 TEST(SlowRanks, OnesThatAreAloneInTheirRoleOrHaveBothAreComparedWithNobody) {

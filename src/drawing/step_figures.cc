@@ -73,23 +73,20 @@ Balance BalanceOf(const Loads& by_layer) {
   return balance;
 }
 
-// By layer and rank; without ranks that have no experts in any layer (attention alone).
+// By layer the work of each rank that has experts of it: others have attention alone, or other
+// layers. Without layers that one rank alone has, which is compared with nobody.
 std::vector<std::vector<double>> ExpertWorkByRank(const Schedule& schedule) {
-  std::map<int, size_t> places;  // by rank that has experts
-  for (const Task& task : schedule.tasks) {
-    if (task.kind == schedule::TaskKind::kExperts) {
-      places.try_emplace(task.lane.rank, places.size());
-    }
-  }
-  std::map<int, std::vector<double>> flops;  // by layer
+  std::map<int, std::map<int, double>> flops;  // by layer, then rank
   for (const Task& task : schedule.tasks) {
     if (task.kind != schedule::TaskKind::kExperts) continue;
-    std::vector<double>& ranks = flops[task.layer];
-    ranks.resize(places.size());
-    ranks[places.at(task.lane.rank)] += ConstantValue(task.work.flops);
+    flops[task.layer][task.lane.rank] += ConstantValue(task.work.flops);
   }
   std::vector<std::vector<double>> by_layer;
-  for (auto& [layer, ranks] : flops) by_layer.push_back(std::move(ranks));
+  for (const auto& [layer, by_rank] : flops) {
+    if (by_rank.size() < 2) continue;
+    std::vector<double>& ranks = by_layer.emplace_back();
+    for (const auto& [rank, of_rank] : by_rank) ranks.push_back(of_rank);
+  }
   return by_layer;
 }
 

@@ -44,7 +44,9 @@ struct StepFigures {
   double predicted_seconds = 0;
   std::vector<SectionFigures> sections;  // in the order of TaskKind
   std::vector<RankFigures> ranks = {};
-  Balance rank_balance = {};    // work of experts by rank that has any
+  // Work of experts by rank, in each layer among the ranks that have experts of it; 0 where none
+  // is on several ranks.
+  Balance rank_balance = {};
   Balance expert_balance = {};  // tokens by expert
   bool has_sent_bytes = false;  // somebody counted
   double sent_bytes = 0;        // as SectionFigures, as is the next one

@@ -118,5 +118,24 @@ TEST(StepFigures, RanksWithAttentionAloneAreNotInTheLoadOfExperts) {
   EXPECT_NEAR(FiguresOf(DisaggregatedStep()).rank_balance.mean, 4.0 / 3, 1e-12);
 }
 
+// Stages have layers of their own, here two ranks each.
+TEST(StepFigures, LoadsOfALayerAreThoseOfTheRanksThatHaveIt) {
+  const auto balance_of = [](int ranks_of_stage) {
+    TracedStep step;
+    step.schedule.num_ranks = 2 * ranks_of_stage;
+    for (int rank = 0; rank < step.schedule.num_ranks; ++rank) {
+      step.schedule.tasks.push_back(
+          {.kind = TaskKind::kExperts,
+           .lane = {rank, schedule::LaneKind::kCompute},
+           .layer = rank / ranks_of_stage,
+           .work = {.flops = schedule::Constant(rank % 2 == 0 ? 100 : 300)}});
+    }
+    return FiguresOf(step).rank_balance;
+  };
+  EXPECT_EQ(balance_of(2).mean, 1.5);
+  EXPECT_EQ(balance_of(2).worst, 1.5);
+  EXPECT_EQ(balance_of(1).mean, 0) << "a rank that has a layer alone is compared with nobody";
+}
+
 }  // namespace
 }  // namespace convene::drawing

@@ -217,6 +217,7 @@ class Reader {
     for (const Json& event : List(document, "traceEvents")) {
       if (error_.empty()) ReadEvent(event);
     }
+    if (error_.empty()) CheckRanks();
     for (size_t i = 0; i < trace_.steps.size() && error_.empty(); ++i) {
       const Status status = schedule::Validate(trace_.steps[i].schedule);
       if (!status.ok()) Fail(fmt::format("step {}: {}", i, status.error().message));
@@ -289,6 +290,21 @@ class Reader {
     }
     Fail(fmt::format("a task's \"{}\" is not one that this version knows", name));
     return Kind{};
+  }
+
+  // Ranks take memory in all that is made of a step, and of the text nothing. A step may have fewer
+  // tasks than ranks (experts that few of them load), but others of the same run have more.
+  void CheckRanks() {
+    size_t ranks = 0;
+    size_t tasks = 0;
+    for (const TracedStep& step : trace_.steps) {
+      ranks += static_cast<size_t>(step.schedule.num_ranks);
+      tasks += step.schedule.tasks.size();
+    }
+    if (ranks > kMaxRanks + tasks) {
+      Fail(fmt::format("its steps have {} ranks in all, and {} tasks: more than {} ranks have none",
+                       ranks, tasks, kMaxRanks));
+    }
   }
 
   void ReadStep(const Json& object) {

@@ -61,7 +61,7 @@ struct Trace {
 std::string TraceJson(const Trace& trace);
 
 // Errors: not JSON, not such a trace, tasks that are not valid (Validate), events of tasks that are
-// not there.
+// not there, more than 1,000 ranks of all steps without tasks.
 Result<Trace> TraceFromJson(std::string_view text);
 
 // The schedule with the values of its amounts instead of expressions.

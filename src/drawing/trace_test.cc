@@ -1,9 +1,11 @@
 #include "drawing/trace.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace convene::drawing {
 namespace {
@@ -140,6 +142,21 @@ TEST(Trace, OtherFilesAreRefused) {
   EXPECT_THAT(Message(text, "\"layer\":3", "\"layer\":1000000000"), HasSubstr("\"layer\""));
   EXPECT_THAT(Message(text, "\"flops\":7", "\"flops\":-7"), HasSubstr("less than"));
   EXPECT_THAT(Message(text, "\"dur\": 2500.000", "\"dur\": 1e300"), HasSubstr("no time of a run"));
+}
+
+TEST(Trace, RanksWithoutTasksAreRefusedWhereThereAreMany) {
+  // A step of which most ranks have nothing to do, and nothing else, is one that may have run.
+  TracedStep step;
+  step.schedule.num_ranks = 1000;
+  EXPECT_EQ(Reread({.steps = {step}}).steps.at(0).schedule.num_ranks, 1000);
+  // Of a few bytes each, such steps would take any memory.
+  std::string text = R"({"traceEvents": [], "otherData": {"convene_trace": 1, "steps": [)";
+  for (int i = 0; i < 3; ++i) {
+    text += fmt::format(R"({}{{"ranks": 1000, "tasks": []}})", i > 0 ? ", " : "");
+  }
+  const Result<Trace> read = TraceFromJson(text + "]}}");
+  ASSERT_FALSE(read.ok());
+  EXPECT_THAT(read.error().message, HasSubstr("3000 ranks in all, and 0 tasks"));
 }
 
 TEST(Trace, NamesTheRolesOfRanksWithAttentionOrExpertsAlone) {

@@ -76,15 +76,35 @@ double ReadExpertBytes(const model::ModelSpec& spec, const BatchWork& work,
   return ReadExpertsOf(spec, choice, steps, tokens_per_step) * static_cast<double>(page_bytes);
 }
 
-// Likewise. The step of each generated token but the first reads all blocks of its sequence and
-// writes the last one again; before it the blocks of the prompt are written once, and where that is
-// longer than a step, what was written is read in each of its steps.
-double MovedKvBytes(const BatchWork& work, const BatchChoice& choice, uint64_t block_bytes) {
+// Of so many blocks of a sequence, each of all layers, how many a step reads: in a layer with a
+// window those that its queries see.
+double ReadBlocks(const model::ModelSpec& spec, double blocks) {
+  double read = 0;
+  double all = 0;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const model::AttentionSpec& attention = layer.attention;
+    const double token_elements = attention.kv_dim() + attention.value_width();
+    // Half of the first block and half of the last one are read in vain.
+    const double seen = attention.window > 0
+                            ? static_cast<double>(attention.window) / device::kKvBlockTokens + 1
+                            : blocks;
+    read += token_elements * std::min(blocks, seen);
+    all += token_elements;
+  }
+  return all > 0 ? read / all : blocks;
+}
+
+// Likewise. The step of each generated token but the first reads the blocks of its sequence that it
+// sees and writes the last one again; before it the blocks of the prompt are written once, and
+// where that is longer than a step, what was written is read in each of its steps.
+double MovedKvBytes(const model::ModelSpec& spec, const BatchWork& work, const BatchChoice& choice,
+                    uint64_t block_bytes) {
   const double generating = work.gen_tokens - 1;
   const double blocks = (work.prompt_tokens + work.gen_tokens / 2) / device::kKvBlockTokens + 0.5;
   const double prompt_blocks = work.prompt_tokens / device::kKvBlockTokens + 0.5;
   const double more_steps = std::floor(work.prompt_tokens / choice.max_step_tokens);
-  const double moved = generating * (blocks + 1) + prompt_blocks + more_steps * prompt_blocks / 2;
+  const double moved = generating * (ReadBlocks(spec, blocks) + 1) + prompt_blocks +
+                       more_steps * ReadBlocks(spec, prompt_blocks / 2);
   return static_cast<double>(work.num_requests) * moved * choice.memory.spilled_share() *
          static_cast<double>(block_bytes);
 }
@@ -142,7 +162,7 @@ class Best {
     BatchChoice choice{
         .max_sequences = sequences, .max_step_tokens = tokens, .memory = *std::move(memory)};
     choice.moved_bytes_per_token = (ReadExpertBytes(spec_, work_, choice, page_bytes_) +
-                                    MovedKvBytes(work_, choice, block_bytes_)) /
+                                    MovedKvBytes(spec_, work_, choice, block_bytes_)) /
                                    (static_cast<double>(work_.num_requests) * work_.gen_tokens);
     if (choice.memory.all_kv_blocks() < sequences * BlocksOfSequence(work_)) {
       if (!with_too_few_blocks_) with_too_few_blocks_ = choice;

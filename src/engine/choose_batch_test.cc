@@ -240,6 +240,39 @@ TEST(ChooseBatch, KeysAndValuesGoToTheDiskWhereThatMovesLess) {
   EXPECT_EQ(ChooseSpilled(work, 100, 0)->memory.num_spilled_blocks, 0);
 }
 
+TEST(ChooseBatch, LayersWithAWindowMoveTheBlocksThatAQuerySees) {
+  const BatchWork work{.num_requests = 100, .prompt_tokens = 3200, .gen_tokens = 257};
+  // Bytes of keys and values for each generated token, where all of them lie on the disk and all
+  // experts are in memory.
+  const auto moved = [&](int window) {
+    model::ModelSpec spec = Spec();
+    for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+      // In every other layer, which has a third of what the others have.
+      const int num_kv_heads = layer % 2 == 0 ? 1 : 3;
+      spec.layers[layer].attention = {.num_kv_heads = num_kv_heads,
+                                      .head_dim = 32,
+                                      .value_dim = 32,
+                                      .window = layer % 2 == 0 ? window : 0};
+    }
+    const Result<BatchChoice> choice =
+        ChooseBatch(spec, work, /*max_sequences=*/100, /*max_step_tokens=*/512, kPageBytes,
+                    [](int, int) -> Result<MemoryPlan> {
+                      return MemoryPlan{.num_spilled_blocks = 1 << 20, .num_page_buffers = 1024};
+                    },
+                    {.block_bytes = kPageBytes});
+    EXPECT_TRUE(choice);
+    return choice->moved_bytes_per_token * 257 / kPageBytes;
+  };
+  // By the definition: 256 steps read 52.5078 blocks, the steps of the prompt but the first half of
+  // its blocks, of which there are 50.5.
+  const double blocks = (3200 + 128.5) / 64 + 0.5;
+  EXPECT_NEAR(moved(0), 256 * (blocks + 1) + 50.5 + 6 * 50.5 / 2, 1e-6);
+  EXPECT_NEAR(moved(1 << 20), moved(0), 1e-6);
+  // A window of 128 begins and ends within a block: it is in three of them.
+  EXPECT_NEAR(moved(128),
+              256 * (0.25 * 3 + 0.75 * blocks + 1) + 50.5 + 6 * (0.25 * 3 + 0.75 * 50.5 / 2), 1e-6);
+}
+
 TEST(ChooseBatch, KeysAndValuesStayInMemoryWhereThatIsEnough) {
   BatchWork work{.num_requests = 1000,
                  .prompt_tokens = 40,

@@ -3,34 +3,45 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
+#include "hardware/topology.h"
 
 namespace convene::engine {
 
 namespace {
 
-bool IsOf(const std::optional<hardware::Profile>& profile, const char* isa,
-          const std::vector<int>& cpus) {
-  if (!profile || profile->isa != isa) return false;
-  const std::vector<int>& measured = profile->cpus;
-  return std::all_of(cpus.begin(), cpus.end(), [&](int cpu) {
-    return std::find(measured.begin(), measured.end(), cpu) != measured.end();
+// Instruction sets and numbers of CPUs are alike on many machines, and a directory of profiles may
+// be shared between them.
+bool IsOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here) {
+  if (here.cpu_name.empty() || !profile || profile->cpu_name != here.cpu_name ||
+      profile->isa != here.isa) {
+    return false;
+  }
+  return std::ranges::all_of(here.cpus, [&](int cpu) {
+    return std::ranges::find(profile->cpus, cpu) != profile->cpus.end();
   });
 }
 
 }  // namespace
 
-Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
-                        const std::vector<int>& cpus) {
-  if (!IsOf(profile, isa, cpus)) return {};
+ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus) {
+  ComputesWith here{.cpu_name = "", .isa = isa, .cpus = std::move(cpus)};
+  const Result<hardware::Topology> topology = hardware::ReadTopology();
+  if (topology) here.cpu_name = topology->cpu_name;
+  return here;
+}
+
+Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here) {
+  if (!IsOf(profile, here)) return {};
   return {.dense_from_rows = profile->dense_from_rows,
           .expand_from_tokens = profile->expand_from_tokens};
 }
 
 std::optional<kernels::StreamingChoice> StreamingOf(const std::optional<hardware::Profile>& profile,
-                                                    const char* isa, const std::vector<int>& cpus) {
-  if (!IsOf(profile, isa, cpus)) return std::nullopt;
+                                                    const ComputesWith& here) {
+  if (!IsOf(profile, here)) return std::nullopt;
   return kernels::StreamingChoice::FromNumbers(profile->panel_streaming);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/group.h"
@@ -20,18 +21,27 @@ struct Crossovers {
   bool operator==(const Crossovers&) const = default;
 };
 
-// Those of `profile` if it was measured with the kernels of this name and on all of `cpus`, so that
-// it is of this machine; the defaults otherwise. It may have been measured on more CPUs: ranks that
-// share a host have some of them each, and --threads may take fewer. Both forms use all threads, so
-// the point where they cross hardly moves with their number, and a sequence's logits shall not
-// depend on it at all.
-Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const char* isa,
-                        const std::vector<int>& cpus);
+// What a rank computes with, by which a profile of its machine is told from others.
+struct ComputesWith {
+  std::string cpu_name;
+  std::string isa;  // the name of its kernels
+  std::vector<int> cpus;
+};
+// Of this process: reads the topology for the name, which takes some 10 ms. Where that fails the
+// name is empty, and no profile is of it.
+ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus);
+
+// Those of `profile` if it was measured on a CPU of this name with these kernels and on all of
+// these CPUs, so that it is of this machine; the defaults otherwise. It may have been measured on
+// more CPUs: ranks that share a host have some of them each, and --threads may take fewer. Both
+// forms use all threads, so the point where they cross hardly moves with their number, and a
+// sequence's logits shall not depend on it at all.
+Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here);
 
 // How panels of weights are read, as it was measured on this machine; unset where it was not. Ranks
 // need not agree: it changes no result.
 std::optional<kernels::StreamingChoice> StreamingOf(const std::optional<hardware::Profile>& profile,
-                                                    const char* isa, const std::vector<int>& cpus);
+                                                    const ComputesWith& here);
 
 // *Collective.* Rank 0's on all ranks: the two forms of latent attention round differently, so a
 // sequence's logits would depend on the rank that computes it. `group` may be null.

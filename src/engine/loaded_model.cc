@@ -396,9 +396,11 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
 void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
   Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
   const auto profile = kept ? std::optional(*std::move(kept)) : std::nullopt;
-  kernels_->streaming = StreamingOf(profile, kernels_->set.name, pool_->cpus());
+  const ComputesWith here =
+      profile ? ComputesHereWith(kernels_->set.name, pool_->cpus()) : ComputesWith();
+  kernels_->streaming = StreamingOf(profile, here);
   if (kernels_->streaming) kernels_->set.streaming = &*kernels_->streaming;
-  const Crossovers mine = CrossoversOf(profile, kernels_->set.name, pool_->cpus());
+  const Crossovers mine = CrossoversOf(profile, here);
   crossovers_ = AgreeOnCrossovers(options.group, mine);
   if (options.plan.gemm == plan::GemmChoice::kAuto) return;
   crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;

@@ -277,17 +277,20 @@ class StepsRunner {
     return costs;
   }
 
-  // Whole steps with overlap, simulated at these costs: of each the round with the median error.
+  // Whole steps with overlap, simulated at these costs, each without what it said itself of them:
+  // of each the round with the median error.
   static std::optional<cost::HeldOut> TryOnOverlapped(std::span<const cost::SampledStep> steps,
                                                       const cost::StepCosts& costs) {
     std::vector<cost::PredictedSample> samples;
     for (const cost::SampledStep& step : steps) {
       if (!step.overlaps) continue;
+      cost::StepCosts of_others = costs;
+      of_others.exchange.core_seconds_per_byte = cost::CoreSecondsPerByte(steps, costs, &step);
       const schedule::ActivityGraph graph = schedule::BuildActivityGraph(*step.schedule);
       std::vector<cost::PredictedSample> rounds;
       for (size_t round = 0; round < step.timelines.size(); ++round) {
         const cost::Prices prices =
-            cost::PriceSchedule(*step.schedule, graph, costs, step.sizes, step.states[round]);
+            cost::PriceSchedule(*step.schedule, graph, of_others, step.sizes, step.states[round]);
         rounds.push_back({simulate::Simulate(*step.schedule, graph, prices).seconds(),
                           step.timelines[round].seconds()});
       }

@@ -72,10 +72,11 @@ class Runner {
     if (Status all = Agree(pool_->started()); !all) return all;
     const Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
     const auto profile = kept ? std::optional(*kept) : std::nullopt;
-    streaming_ = engine::StreamingOf(profile, kernels_.name, pool_->cpus());
+    const engine::ComputesWith here =
+        profile ? engine::ComputesHereWith(kernels_.name, pool_->cpus()) : engine::ComputesWith();
+    streaming_ = engine::StreamingOf(profile, here);
     if (streaming_) kernels_.streaming = &*streaming_;
-    crossovers_ = engine::AgreeOnCrossovers(
-        &group_, engine::CrossoversOf(profile, kernels_.name, pool_->cpus()));
+    crossovers_ = engine::AgreeOnCrossovers(&group_, engine::CrossoversOf(profile, here));
     device_ = device::MakeCpuDevice(kernels_, *pool_);
     for (const plan::Plan& plan : question_.plans) {
       const kernels::WeightFormat format = FormatOf(plan);

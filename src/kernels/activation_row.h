@@ -32,7 +32,7 @@ struct Int8RowEnd {
 }
 
 // Of a row of `count` elements; a multiple of 64.
-constexpr int64_t ActivationRowBytes(ActivationFormat format, int count) {
+[[gnu::always_inline]] constexpr int64_t ActivationRowBytes(ActivationFormat format, int count) {
   const int64_t padded = PaddedDepth(count);
   if (format != ActivationFormat::kInt8) return padded * ElementBytes(format);
   const int64_t used = padded + padded / kInt4Block * 4 + static_cast<int64_t>(sizeof(Int8RowEnd));
@@ -50,6 +50,12 @@ constexpr int64_t ActivationRowBytes(ActivationFormat format, int count) {
 }
 [[gnu::always_inline]] inline const Int8RowEnd* RowEnd(const void* row, int padded) {
   return reinterpret_cast<const Int8RowEnd*>(BlockSums(row, padded) + padded / kInt4Block);
+}
+
+// By how much the product of such a row with stored weights, each of which has kInt8Zero added, is
+// too large. A sum that no row has wraps around.
+[[gnu::always_inline]] inline int32_t StoredBias(const Int8RowEnd& end) {
+  return static_cast<int32_t>(static_cast<uint32_t>(kInt8Zero) * static_cast<uint32_t>(end.sum));
 }
 
 }  // namespace convene::kernels

@@ -29,7 +29,9 @@ Lanes LanesOf(const std::byte* group, int row, const float* row_scales) {
   return lanes;
 }
 
-// Of finite numbers, to the nearest, ties to even.
+// To the nearest, ties to even. Of finite numbers alone: with the look for NaN of
+// tensor::Bf16FromFloat, DequantizeInt4 of 2,048 x 2,048 weights to bf16 took 2.6 ms instead of 1.8
+// (AMD EPYC, one thread, g++ 12 -O3, 2026-11-29).
 uint32_t Bf16Bits(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <string>
 #include <vector>
@@ -166,6 +167,72 @@ TEST_P(GroupedGemmTest, EveryWayOfReadingPanelsGivesTheSameBits) {
         const StreamingChoice choice(way);
         EXPECT_EQ(run(&choice), expected) << formats.Describe() << " " << shape.tokens << " rows, "
                                           << way.ahead_bytes << " ahead, shares " << way.own_shares;
+      }
+    }
+  }
+}
+
+// The kernel set that is looked at, and the most panels that it got at once.
+const KernelSet* looked_at = nullptr;
+std::atomic<int> most_panels_at_once;
+
+void LookAtPanels(const PanelGemm& gemm) {
+  int most = most_panels_at_once;
+  while (most < gemm.num_panels &&
+         !most_panels_at_once.compare_exchange_weak(most, gemm.num_panels)) {
+  }
+  looked_at->gemm(gemm);
+}
+
+TEST_P(GroupedGemmTest, SeveralPanelsOfAThreadGiveTheSameBitsAsOneByOne) {
+  if (&kernels() == &reference::Kernels()) GTEST_SKIP() << "it knows no ways, and takes seconds";
+  // A quarter of what a thread has, 25 panels, is taken at once: six panels, read by up to four in
+  // turn. Depths of several pieces; all numbers of rows that are read so, in the second group.
+  constexpr int kRows = 64 * 24 + 10;
+  constexpr int kCols = 300;
+  const std::vector<float> values = RandomFloats(size_t(kRows) * kCols, 5);
+  looked_at = &kernels();
+  for (const Formats& formats : kFormats) {
+    const Packed packed = Pack(formats, values, kRows, kCols);
+    for (int most_rows = 1; most_rows <= 6; ++most_rows) {
+      const int fewer_rows = std::max(1, most_rows - 1);
+      const int tokens = fewer_rows + most_rows;
+      const Rows rows =
+          MakeRows(formats.activations, RandomFloats(size_t(tokens) * kCols, 6), tokens, kCols);
+      const GemmGroup groups[] = {
+          {.weights = &packed.matrix, .num_rows = fewer_rows},
+          {.weights = &packed.matrix, .first_row = fewer_rows, .num_rows = most_rows}};
+      const auto run = [&](const PanelStreaming& way) {
+        const StreamingChoice choice(way);
+        KernelSet set = kernels();
+        set.gemm = LookAtPanels;
+        set.streaming = &choice;
+        hardware::ThreadPool pool({0, 0});
+        std::vector<float> out(size_t(tokens) * kRows);
+        RunGroupedGemm(set, pool,
+                       {.groups = groups,
+                        .activations = formats.activations,
+                        .rows = rows.storage.data(),
+                        .row_stride = rows.stride,
+                        .out = reinterpret_cast<std::byte*>(out.data()),
+                        .out_stride = int64_t{4} * kRows,
+                        .scratch = Scratch(),
+                        .num_threads = most_rows == 3 ? 1 : 0});
+        return out;
+      };
+      PanelStreaming one_by_one;
+      one_by_one.own_shares = false;
+      most_panels_at_once = 0;
+      const std::vector<float> expected = run(one_by_one);
+      EXPECT_EQ(most_panels_at_once, 1);
+      for (const PanelStreaming& way : kStreamingWays) {
+        most_panels_at_once = 0;
+        EXPECT_TRUE(run(way) == expected)
+            << formats.Describe() << " " << most_rows << " rows, " << way.streams << " streams of "
+            << way.piece_bytes << ", " << way.ahead_bytes << " ahead";
+        if (way.own_shares) {
+          EXPECT_GT(most_panels_at_once, 4);
+        }
       }
     }
   }

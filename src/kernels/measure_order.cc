@@ -9,6 +9,7 @@
 #include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/invented_rows.h"
 
 namespace convene::kernels {
 namespace {
@@ -38,6 +39,7 @@ Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& ke
   std::vector<PackedMatrix> experts(kExperts, expert);
   for (int i = 0; i < kExperts; ++i) experts[i].data = memory->data() + expert_bytes * i;
   std::byte* rows = memory->data() + expert_bytes * kExperts;
+  EndInventedRows(rows, most_rows, kHidden);
   std::byte* out = rows + most_rows * row_bytes;
   std::byte* scratch = out + most_rows * 4 * kOutputs;
 

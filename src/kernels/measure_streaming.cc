@@ -6,9 +6,11 @@
 #include <cstring>
 #include <vector>
 
+#include "base/check.h"
 #include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/invented_rows.h"
 
 namespace convene::kernels {
 namespace {
@@ -25,13 +27,22 @@ ActivationFormat ActivationsOf(WeightFormat format) {
                                          : ActivationFormat::kInt8;
 }
 
+// An expert that `weight_bytes` hold: one of fewer rows where a whole one is larger.
+PackedMatrix ExpertOf(WeightFormat format, size_t weight_bytes) {
+  PackedMatrix expert{.format = format, .group = kInt4Group, .rows = kRowsOfExpert, .cols = kCols};
+  if (expert.size_bytes() <= weight_bytes) return expert;
+  const size_t panel_bytes = expert.panel(0).size_bytes();
+  CHECK(panel_bytes <= weight_bytes, "{} bytes of weights, and {} of a panel", weight_bytes,
+        panel_bytes);
+  expert.rows = static_cast<int>(weight_bytes / panel_bytes) * kPanelRows;
+  return expert;
+}
+
 // Products of one format with so many rows of each expert, on memory that its owner keeps.
 class Products {
  public:
   Products(WeightFormat format, int rows, size_t weight_bytes, std::span<std::byte> memory)
-      : activations_(ActivationsOf(format)), expert_{.format = format, .group = kInt4Group} {
-    expert_.rows = kRowsOfExpert;
-    expert_.cols = kCols;
+      : activations_(ActivationsOf(format)), expert_(ExpertOf(format, weight_bytes)) {
     const size_t num_experts = weight_bytes / expert_.size_bytes();
     experts_.assign(num_experts, expert_);
     for (size_t i = 0; i < num_experts; ++i) {
@@ -41,7 +52,7 @@ class Products {
     std::byte* behind_weights = memory.data() + weight_bytes;
     rows_ = behind_weights;
     if (activations_ == ActivationFormat::kInt8) {
-      EndRows(behind_weights, num_experts * static_cast<size_t>(rows));
+      EndInventedRows(behind_weights, num_experts * static_cast<size_t>(rows), kCols);
     }
     out_ = behind_weights + RowBytes(rows, num_experts);
     scratch_ = out_ + OutBytes(rows, num_experts);
@@ -49,9 +60,8 @@ class Products {
 
   static size_t MemoryBytes(size_t weight_bytes, int num_threads) {
     // int4 has the most experts.
-    const PackedMatrix smallest{
-        .format = WeightFormat::kInt4, .group = kInt4Group, .rows = kRowsOfExpert, .cols = kCols};
-    const size_t num_experts = weight_bytes / smallest.size_bytes();
+    const size_t num_experts =
+        weight_bytes / ExpertOf(WeightFormat::kInt4, weight_bytes).size_bytes();
     return weight_bytes + RowBytes(kStreamingRows.back(), num_experts) +
            OutBytes(kStreamingRows.back(), num_experts) +
            static_cast<size_t>(kGemmScratchBytes) * static_cast<size_t>(num_threads);
@@ -73,16 +83,6 @@ class Products {
   }
 
  private:
-  // What stands behind the values of int8 rows, of which sums are made.
-  static void EndRows(std::byte* rows, size_t num_rows) {
-    const auto stride = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, kCols));
-    for (size_t row = 0; row < num_rows; ++row) {
-      std::byte* at = rows + row * stride;
-      std::fill_n(BlockSums(at, PaddedDepth(kCols)), PaddedDepth(kCols) / kInt4Block, 0);
-      *RowEnd(at, PaddedDepth(kCols)) = {.scale = 1e-3F, .sum = 0};
-    }
-  }
-
   static size_t RowBytes(int rows, size_t num_experts) {
     return static_cast<size_t>(ActivationRowBytes(ActivationFormat::kF32, kCols)) *
            static_cast<size_t>(rows) * num_experts;
@@ -104,6 +104,7 @@ class Products {
 
 Result<StreamingChoice> MeasureStreaming(hardware::ThreadPool& pool, const KernelSet& kernels,
                                          double budget_s, size_t weight_bytes) {
+  weight_bytes = weight_bytes / 64 * 64;  // rows lie behind them, at lines
   Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
       Products::MemoryBytes(weight_bytes, pool.size()), "measuring how panels are best read");
   if (!memory) return memory.error();

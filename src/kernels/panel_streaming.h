@@ -8,7 +8,11 @@ namespace convene::kernels {
 
 struct PanelStreaming {
   // Few rows, which read a panel once: lines are fetched into the second-level cache so far ahead
-  // of what is read; 0: not at all, and the CPU alone foresees what comes.
+  // of what is read; 0: not at all, and the CPU alone foresees what comes. Of int4 weights that
+  // holds where they are multiplied as they lie, in whole panels. With 0 a narrower panel, and
+  // tiles of a matrix unit for up to 16 rows, ask for the very lines that are read; and weights
+  // that are unpacked for vectors are fetched 4,096 bytes ahead whatever this says
+  // (kUnpackAheadBytes).
   int ahead_bytes = 8192;
   // More rows, which read a panel several times: the next one is fetched meanwhile.
   bool fetches_next = true;

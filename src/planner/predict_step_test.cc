@@ -77,6 +77,33 @@ TEST(PredictStep, RanksExchangeWhatTheyHaveNot) {
   EXPECT_NEAR(exchanged, 2e-5 + 2 * 101 * odds * row_bytes * 1e-9, 1e-8);
 }
 
+// The rows go through the head in chunks of 128, which have nothing beside them: the exchanges of
+// the whole step cost what they cost without chunks.
+TEST(PredictStep, ChunksOfADividedHeadOverlapNothing) {
+  const model::ModelSpec spec = SpecOfSteps();
+  cost::StepCosts costs = CostsOfSteps(2);
+  // Far more than a lasting transfer would take for their bytes.
+  costs.exchange.seconds = {.at = {1, 1e4, 1e9}, .value = {1e-5, 1e-2, 1}};
+  const auto exchanges_of = [&](int num_wanted) {
+    StepQuestion question =
+        Question(spec, {.attention_tp = 2, .expert_tp = 2, .divides_head = true});
+    question.groups[0].assign(static_cast<size_t>(num_wanted), {.num_tokens = 1});
+    const auto step = PredictStep(question, MeasuredPricer(costs));
+    EXPECT_TRUE(step.ok()) << step.error().message;
+    EXPECT_FALSE(cost::Overlaps(step->schedule)) << num_wanted;
+    double seconds = 0;
+    for (size_t id = 0; id < step->schedule.tasks.size(); ++id) {
+      const schedule::Task& task = step->schedule.tasks[id];
+      const bool counts = IsCollective(task.kind) && task.kind != TaskKind::kGatherLogits;
+      if (counts && task.lane.rank == 0) seconds += step->timeline.tasks[id].seconds();
+    }
+    return seconds;
+  };
+  const double whole = exchanges_of(128);
+  EXPECT_GT(whole, 0);
+  EXPECT_NEAR(exchanges_of(129), whole, 0.01 * whole);
+}
+
 TEST(PredictStep, SaysWhatWasNotMeasured) {
   const model::ModelSpec spec = SpecOfSteps();
   cost::StepCosts costs = CostsOfSteps(1);

@@ -83,6 +83,7 @@ const std::vector<StepRecorder::Form>& StepRecorder::FormsOf(
     add_sizes(task.work.flops);
     add_sizes(task.work.memory_bytes);
     add_sizes(task.work.link_bytes);
+    add_sizes(task.work.disk_bytes);
   }
   return forms;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "runtime/program_cache.h"
 #include "runtime/recorded_step.h"
 
 namespace convene::runtime {
@@ -61,8 +62,8 @@ class StepRecorder {
     std::shared_ptr<const schedule::Schedule> schedule;
     std::vector<Form> forms;  // by rank
   };
-  // A transformer's steps have four schedules at most; more are made anew when they come again.
-  static constexpr size_t kMostKnown = 8;
+  // As many as there are programs of steps; others are made anew when they come again.
+  static constexpr size_t kMostKnown = ProgramCache::kMostPrograms;
 
   int rank() const { return group_ != nullptr ? group_->rank() : 0; }
   int num_ranks() const { return group_ != nullptr ? group_->size() : 1; }

@@ -140,6 +140,21 @@ TEST(SpilledAttention, CountsWhatTheDiskMoves) {
   EXPECT_DOUBLE_EQ(bytes(kWriteKv), 0.75 * token_bytes * 10 * 64);
 }
 
+TEST(SpilledAttention, ReadsWhatAWindowSees) {
+  model::ModelSpec spec = Model(2);
+  for (model::LayerSpec& layer : spec.layers) layer.attention.window = 128;
+  // The last layer goes on with the wanted rows, whose windows are not all that is read.
+  const schedule::Schedule schedule =
+      BuildStep(spec, {.prunes_last_layer = true, .spilled_kv = SpilledKv{.parts = 1}});
+  for (const TaskId id : TasksOf(schedule, kReadKv)) {
+    const Task& task = schedule.tasks[id];
+    const schedule::Size& seen = task.work.disk_bytes.front().size;
+    EXPECT_EQ(seen.kind, schedule::SizeKind::kCached);
+    EXPECT_EQ(seen.layer, task.layer);
+    EXPECT_FALSE(seen.wanted);
+  }
+}
+
 // As much as attention in one piece, which is what costs are measured of.
 TEST(SpilledKv, PiecesOfAttentionDoTheWorkOfAll) {
   const model::ModelSpec spec = Model(2);

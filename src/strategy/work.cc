@@ -252,12 +252,16 @@ Work LayerWork::AttendPart(int rank) const {
 
 // Blocks are read and written whole. A sequence whose logits are wanted is counted for one that
 // ends in the middle of a block, so that half of that is read in vain, and all of it is written
-// again.
+// again. Of the block in which a window begins what the queries see is counted alone: whether
+// windows begin within the sequences, amounts of work cannot tell.
 Work LayerWork::ReadKv(int rank) const {
   const SpilledKv& spilled = *options_.spilled_kv;
   const double cached = CachedElements(rank) * options_.bytes.kv * spilled.missing / spilled.parts;
+  // Also where few rows go on behind attention, those of all tokens are read.
+  Size seen = Attended(SizeKind::kCached, rank);
+  seen.wanted = false;
   // Those of the step's own tokens are made here.
-  return {.disk_bytes = {{cached, Of(SizeKind::kCached, rank)},
+  return {.disk_bytes = {{cached, seen},
                          {-cached, Of(SizeKind::kTokens, rank)},
                          {cached * kKvBlockTokens / 2, Of(SizeKind::kWanted, rank)}}};
 }

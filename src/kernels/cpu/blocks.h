@@ -28,6 +28,11 @@ struct Prefetching {
   size_t bytes = 0;
 };
 
+// All of the panel that the thread takes next, if that is fetched.
+[[gnu::always_inline]] inline Prefetching NextPanel(const PanelGemm& gemm) {
+  return {gemm.next, gemm.streaming.fetches_next ? gemm.next_bytes : 0};
+}
+
 template <class Isa, DotKind kKind>
 constexpr int BlockRows() {
   if constexpr (Isa::template kMatrixTiles<kKind>) {

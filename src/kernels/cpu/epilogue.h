@@ -27,7 +27,7 @@ class FinishedSums {
     at_ = sums_ + row * kSumStride;
     if constexpr (kKind == DotKind::kInt8) {
       const auto& end = *reinterpret_cast<const Int8RowEnd*>(end_ + row * row_stride_);
-      bias_ = kInt8Zero * end.sum;
+      bias_ = StoredBias(end);
       row_scale_ = Isa::Broadcast(end.scale);
     }
   }

@@ -98,7 +98,7 @@ void GemmPanels(const PanelGemm& gemm, int num_in_turn, Sum sum_panels) {
 }
 static_assert(kMostPanels * 16 * kSumStride <= kGemmScratchBytes);  // of rows that are streamed
 
-inline int NumInTurn(const PanelGemm& gemm) {
+[[gnu::always_inline]] inline int NumInTurn(const PanelGemm& gemm) {
   return gemm.weights.width == kPanelRows ? gemm.streaming.streams : 1;
 }
 
@@ -108,10 +108,6 @@ bool GemmStreamed(const PanelGemm& gemm) {
   const int num_in_turn = Isa::template kMatrixTiles<kKind> ? 1 : NumInTurn(gemm);
   GemmPanels<Isa, kKind>(gemm, num_in_turn, SumPanels<Isa, kKind>);
   return true;
-}
-
-inline Prefetching NextPanel(const PanelGemm& gemm) {
-  return {gemm.next, gemm.streaming.fetches_next ? gemm.next_bytes : 0};
 }
 
 // Weights that are multiplied as they lie in memory, each block of rows along the whole depth. With

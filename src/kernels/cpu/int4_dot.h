@@ -91,7 +91,7 @@ template <class Isa, int kRows, int kVectors, Int4Reading kReading>
   for (int turn = 0; turn < (kInTurn ? num_panels : 1); ++turn) {
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
-      const auto bias = Isa::BroadcastInt(kInt8Zero * RowEnd(rows[row], padded)->sum);
+      const auto bias = Isa::BroadcastInt(StoredBias(*RowEnd(rows[row], padded)));
 #pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
         std::byte* total =

@@ -195,7 +195,7 @@ void GemmInt4Kept(const PanelGemm& gemm, int first_row, int num_rows, Prefetchin
 template <class Isa>
 void GemmInt4Tiles(const PanelGemm& gemm) {
   if (gemm.num_rows <= Isa::kTileWidth) return GemmInt4Streamed<Isa>(gemm);
-  Prefetching prefetching{gemm.next, gemm.next_bytes};
+  Prefetching prefetching = NextPanel(gemm);
   for (int first = 0; first < gemm.num_rows; first += kUnpackedRows) {
     const int left = gemm.num_rows - first;
     GemmInt4Kept<Isa>(gemm, first, left < kUnpackedRows ? left : kUnpackedRows, prefetching);

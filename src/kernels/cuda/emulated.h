@@ -25,7 +25,6 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
@@ -35,23 +34,17 @@
 // __align__(16).
 #define __shared__ static __attribute__((section("emulated_shared")))
 
-#define CONVENE_VECTOR(Type, Scalar, alignment2, alignment4)                        \
-  struct __align__(alignment2) Type##2 { Scalar x, y; };                            \
-  struct Type##3 { Scalar x, y, z; };                                               \
-  struct __align__(alignment4) Type##4 { Scalar x, y, z, w; };                      \
-  inline Type##2 make_##Type##2(Scalar x, Scalar y) { return {x, y}; }              \
-  inline Type##3 make_##Type##3(Scalar x, Scalar y, Scalar z) { return {x, y, z}; } \
+#define CONVENE_VECTOR(Type, Scalar)                                   \
+  struct __align__(8) Type##2 { Scalar x, y; };                        \
+  struct __align__(16) Type##4 { Scalar x, y, z, w; };                 \
+  inline Type##2 make_##Type##2(Scalar x, Scalar y) { return {x, y}; } \
   inline Type##4 make_##Type##4(Scalar x, Scalar y, Scalar z, Scalar w) { return {x, y, z, w}; }
-CONVENE_VECTOR(float, float, 8, 16)
-CONVENE_VECTOR(int, int, 8, 16)
-CONVENE_VECTOR(uint, unsigned, 8, 16)
-CONVENE_VECTOR(short, short, 4, 8)
-CONVENE_VECTOR(ushort, unsigned short, 4, 8)
-CONVENE_VECTOR(char, signed char, 2, 4)
-CONVENE_VECTOR(uchar, unsigned char, 2, 4)
-CONVENE_VECTOR(longlong, long long, 16, 16)
-CONVENE_VECTOR(ulonglong, unsigned long long, 16, 16)
+CONVENE_VECTOR(float, float)
+CONVENE_VECTOR(uint, unsigned)
 #undef CONVENE_VECTOR
+struct uint3 {
+  unsigned x, y, z;
+};
 
 struct dim3 {
   unsigned x, y, z;
@@ -63,7 +56,6 @@ inline uint3 threadIdx;
 inline uint3 blockIdx;
 inline dim3 blockDim;
 inline dim3 gridDim;
-inline constexpr int warpSize = 32;
 
 namespace convene::kernels::cuda::emulated {
 
@@ -106,12 +98,6 @@ T ShuffleTogether(const char* name, Shuffle kind, unsigned mask, T value, int by
 inline void __syncthreads() { convene::kernels::cuda::emulated::BlockSum("__syncthreads", 0); }
 inline int __syncthreads_count(int predicate) {
   return convene::kernels::cuda::emulated::BlockSum("__syncthreads_count", predicate != 0);
-}
-inline int __syncthreads_or(int predicate) {
-  return convene::kernels::cuda::emulated::BlockSum("__syncthreads_or", predicate != 0) > 0;
-}
-inline int __syncthreads_and(int predicate) {
-  return convene::kernels::cuda::emulated::BlockSum("__syncthreads_and", predicate == 0) == 0;
 }
 inline void __syncwarp(unsigned mask = 0xffffffff) {
   int nothing = 0;
@@ -210,37 +196,12 @@ T atomicMax(T* to, std::type_identity_t<T> value) {
   return before;
 }
 template <std::integral T>
-T atomicMin(T* to, std::type_identity_t<T> value) {
-  const T before = *to;
-  if (value < before) *to = value;
-  return before;
-}
-template <std::integral T>
-T atomicAnd(T* to, std::type_identity_t<T> value) {
-  const T before = *to;
-  *to = before & value;
-  return before;
-}
-template <std::integral T>
 T atomicOr(T* to, std::type_identity_t<T> value) {
   const T before = *to;
   *to = before | value;
   return before;
 }
-template <typename T>
-T atomicExch(T* to, std::type_identity_t<T> value) {
-  const T before = *to;
-  *to = value;
-  return before;
-}
-template <std::integral T>
-T atomicCAS(T* to, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
-  const T before = *to;
-  if (before == compare) *to = value;
-  return before;
-}
 inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 template <typename T>
 T __ldg(const T* from) {
@@ -248,25 +209,8 @@ T __ldg(const T* from) {
   return *from;
 }
 template <typename T>
-T __ldcs(const T* from) {
-  return __ldg(from);
-}
-template <typename T>
 T __ldcg(const T* from) {
   return __ldg(from);
-}
-template <typename T>
-T __ldca(const T* from) {
-  return __ldg(from);
-}
-template <typename T>
-void __stcs(T* to, std::type_identity_t<T> value) {
-  CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(T) == 0, "__stcs to a misaligned address");
-  *to = value;
-}
-template <typename T>
-void __stcg(T* to, std::type_identity_t<T> value) {
-  __stcs(to, value);
 }
 
 // Of the same type alone: CUDA takes mixed ones too.
@@ -284,29 +228,14 @@ constexpr T max(T a, T b) {
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 
-inline float rsqrtf(float x) { return static_cast<float>(1 / sqrt(static_cast<double>(x))); }
 inline float __expf(float x) { return expf(x); }
-inline float __exp2f(float x) { return exp2f(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1 / x; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline float __int2float_rn(int x) { return static_cast<float>(x); }
-inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
-inline int __float2int_rn(float x) { return static_cast<int>(nearbyintf(x)); }
 inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __popcll(unsigned long long x) { return std::popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 
@@ -320,20 +249,6 @@ struct __nv_bfloat16 {
   operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(__x) << 16); }
   uint16_t __x;
 };
-struct __align__(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
-inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
-inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
-inline float __bfloat162float(__nv_bfloat16 x) { return x; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.__x; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
-  return std::bit_cast<__nv_bfloat16>(bits);
-}
-inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 pair) { return {pair.x, pair.y}; }
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
-inline float2 __bfloat1622float2(__nv_bfloat162 pair) { return {pair.x, pair.y}; }
-inline float __low2float(__nv_bfloat162 pair) { return pair.x; }
-inline float __high2float(__nv_bfloat162 pair) { return pair.y; }
 
 // NOLINTEND
 
