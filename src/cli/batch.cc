@@ -15,6 +15,7 @@
 
 #include "base/message.h"
 #include "base/units.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/batch_progress.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
@@ -171,6 +172,9 @@ class Batch : public Command {
     if (!tokenizer) return tokenizer.error();
     chat_template_ = text::ChatTemplate::Load(model_.directory);
     if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
+    const auto configuration = checkpoint::ReadModelConfiguration(model_.directory);
+    if (!configuration) return configuration.error();
+    max_new_tokens_ = configuration->generation_config.max_new_tokens;
     if (is_padded_) padded_length_ = LongestPrompt(*tokenizer);
     ExpectLengths(*tokenizer);
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
@@ -182,6 +186,13 @@ class Batch : public Command {
     memory_.Sample();
     ExpectRequests();
     return {};
+  }
+
+  // Of an answer, as the server and `run` have it: as many as the line says, or the model's
+  // authors.
+  std::optional<int> MaxTokens(const BatchLine& line) const {
+    const std::optional<int>& said = line.body.request.max_tokens;
+    return said ? said : max_new_tokens_;
   }
 
   // For the plan: how long the requests are, of some from all over the input. Answers are taken to
@@ -201,7 +212,7 @@ class Batch : public Command {
       if (!line) continue;  // it will be refused
       const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
       if (!prompt || prompt->empty() || std::ssize(*prompt) >= context) continue;
-      const std::optional<int> most = line->body.request.max_tokens;
+      const std::optional<int> most = MaxTokens(*line);
       if (most) {
         known += *most;
         ++num_known;
@@ -221,7 +232,8 @@ class Batch : public Command {
                               .gen_tokens = std::max(1.0, model_.workload.mean_gen_tokens()),
                               .longest = LongestRequest(tokenizer, context),
                               .chooses_sequences = !model_.says_max_batch(),
-                              .chooses_step_tokens = !model_.says_chunk()};
+                              // An encoder sees each of its inputs in one step.
+                              .chooses_step_tokens = !model_.says_chunk() && !spec->has_encoder()};
     model_.num_requests = std::ssize(pending_);
     model_.knows_work = true;
     model_.verifies = !no_verify_;
@@ -260,7 +272,7 @@ class Batch : public Command {
       if (!line) continue;  // it will be refused
       const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
       if (!prompt) continue;
-      const std::optional<int> most = line->body.request.max_tokens;
+      const std::optional<int> most = MaxTokens(*line);
       if (!most) return 0;
       const int64_t length = int64_t{Padded(*prompt)} + *most;
       longest = std::max(longest, static_cast<int>(std::min<int64_t>(length, context)));
@@ -343,8 +355,7 @@ class Batch : public Command {
   int64_t MostTokens(const BatchLine& line, int64_t prompt_tokens) const {
     const auto usual = static_cast<int>(model_.workload.mean_gen_tokens());
     const int64_t room = engine_->model().context() - prompt_tokens;
-    return std::clamp<int64_t>(line.body.request.max_tokens.value_or(usual), 1,
-                               std::max<int64_t>(1, room));
+    return std::clamp<int64_t>(MaxTokens(line).value_or(usual), 1, std::max<int64_t>(1, room));
   }
 
   // A line that cannot be run gets an error result; an error here is about the result file.
@@ -355,6 +366,7 @@ class Batch : public Command {
     if (!prompt) return RefuseUnbegun(input.number, line->custom_id, prompt.error());
     engine::Request request = line->body.request;
     request.prompt = *prompt;
+    request.max_tokens = MaxTokens(*line);
     request.padded_length = padded_length_;
     request.reports_progress = true;
     const Result<engine::RequestId> id = engine_->Submit(std::move(request));
@@ -488,6 +500,7 @@ class Batch : public Command {
   std::unique_ptr<engine::Engine> engine_;
   Result<text::ChatTemplate> chat_template_ = Error{"not loaded yet"};  // lines that chat need one
   engine::SamplingOptions defaults_;
+  std::optional<int> max_new_tokens_;  // of a chat whose line does not say how many
   std::map<engine::RequestId, Running> running_;
   BatchProgress* progress_ = nullptr;  // while requests run
   int64_t num_finished_ = 0;

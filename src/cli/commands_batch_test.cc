@@ -404,6 +404,26 @@ TEST_F(BatchCommandTest, LeavesTheTokenizersEndOfTextTokenOut) {
   EXPECT_THAT(endless["text"].get<std::string>(), StartsWith(ended["text"].get<std::string>()));
 }
 
+TEST_F(BatchCommandTest, ChatsThatDoNotSayEndWhereTheModelsAuthorsWantIt) {
+  Write("model/generation_config.json", R"({"max_new_tokens": 5})");
+  const auto chat = [](const std::string& id, const std::string& fields) {
+    return fmt::format(
+        R"({{"custom_id":"{}","url":"/v1/chat/completions",)"
+        R"("body":{{"ignore_eos":true,"messages":[{{"role":"user","content":"ab"}}]{}}}}})"
+        "\n",
+        id, fields);
+  };
+  Write("in.jsonl", chat("silent", "") + chat("asked", R"(,"max_tokens":7)"));
+  ASSERT_EQ(RunBatch("out.jsonl").status, kSuccess);
+  std::map<std::string, int> num_tokens;
+  std::istringstream lines(Read("out.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    num_tokens[json["custom_id"]] = json["response"]["body"]["usage"]["completion_tokens"];
+  }
+  EXPECT_EQ(num_tokens, (std::map<std::string, int>{{"asked", 7}, {"silent", 5}}));
+}
+
 TEST_F(BatchCommandTest, OnAFullDiskStopsAndSaysSo) {
   Write("in.jsonl", Request(1));
   const Outcome outcome =

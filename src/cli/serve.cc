@@ -76,9 +76,9 @@ class Serve : public Command {
   void AddOptions(CLI::App& app) override {
     app_ = &app;
     app.description(app.get_description() +
-                    "\nPOST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET "
-                    "/v1/models, /v1/plan, /v1/steps/last, /health, /metrics, /version; a page at "
-                    "/. SIGTERM ends it once accepted "
+                    "\nPOST /v1/chat/completions, /v1/completions, /v1/responses, /tokenize, "
+                    "/detokenize; GET /v1/models, /v1/plan, /v1/steps/last, /health, /metrics, "
+                    "/version; a page at /. SIGTERM ends it once accepted "
                     "requests are answered. docs/serving.md has examples.");
     AddPath(app, "--host", options_.host, "Address to listen at (default: 127.0.0.1)")
         ->type_name("HOST");

@@ -8,6 +8,7 @@
 #include <boost/beast/core/error.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
+#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -32,6 +33,13 @@ constexpr std::array<std::string_view, 48> kWords = {
 constexpr size_t kMaxRefusalBytes = 4096;
 // An event is a token with its frame; a server that never ends one would fill the memory.
 constexpr size_t kMaxEventBytes = size_t{1} << 20;
+
+// 0 where a server writes something else, such as null.
+int64_t CountIn(const nlohmann::json& usage, const char* name) {
+  const auto found = usage.find(name);
+  const bool is_count = found != usage.end() && found->is_number_integer();
+  return is_count ? found->get<int64_t>() : 0;
+}
 
 }  // namespace
 
@@ -179,11 +187,11 @@ void LoadClient::TakeEvent(const std::string& data) {
   if (event.contains("error"))
     request_.error = "within the stream: " + Quote(event["error"].dump());
   if (const auto usage = event.find("usage"); usage != event.end() && usage->is_object()) {
-    request_.num_prompt_tokens = usage->value("prompt_tokens", int64_t{0});
-    request_.num_tokens = usage->value("completion_tokens", int64_t{0});
+    request_.num_prompt_tokens = CountIn(*usage, "prompt_tokens");
+    request_.num_tokens = CountIn(*usage, "completion_tokens");
     const auto details = usage->find("prompt_tokens_details");
     if (details != usage->end() && details->is_object()) {
-      request_.num_cached_tokens = details->value("cached_tokens", int64_t{0});
+      request_.num_cached_tokens = CountIn(*details, "cached_tokens");
     }
   }
   const auto choices = event.find("choices");

@@ -99,8 +99,12 @@ Result<std::string> AskModelName(const ServerUrl& url, const std::string& api_ke
                                    answer.status, Quote(answer.body)));
   }
   const auto models = ParseJson(answer.body);
-  if (models && models->is_object() && models->contains("data") && (*models)["data"].is_array() &&
-      !(*models)["data"].empty()) {
+  if (models && models->is_object() && models->contains("data") && (*models)["data"].is_array()) {
+    if ((*models)["data"].empty()) {
+      return Unavailable(fmt::format(
+          "the server has no model yet ({}/v1/models lists none): try again when it has loaded it",
+          url.base));
+    }
     const auto& first = (*models)["data"].front();
     if (first.is_object() && first.contains("id") && first["id"].is_string()) {
       return first["id"].get<std::string>();

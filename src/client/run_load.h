@@ -12,7 +12,7 @@
 namespace convene::client {
 
 // The name of the first model that the server lists (GET /v1/models). Errors: nobody answers, the
-// server refuses, what it answers is no list of models.
+// server refuses, it has no model yet, what it answers is no list of models.
 Result<std::string> AskModelName(const ServerUrl& url, const std::string& api_key);
 
 // Begins all clients at the same time and returns when the last request has ended; on the calling

@@ -9,10 +9,6 @@ namespace {
 
 using Kind = Grammar::Element::Kind;
 
-// Entries that one byte may lead to, which only schemas with thousands of alternatives reach.
-// Beyond them some texts that may be are not found; none is found that may not be.
-constexpr size_t kMaxEntries = size_t{1} << 16;
-
 }  // namespace
 
 Automaton::Automaton(Grammar grammar) : grammar_(std::move(grammar)) { Forget(); }

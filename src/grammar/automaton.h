@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,6 +25,11 @@ using Stacks = std::vector<std::vector<std::pair<uint32_t, uint32_t>>>;
 class Automaton {
  public:
   static constexpr int32_t kDead = -1;
+
+  // Stacks that one byte may lead to. Beyond them some texts that may be are not found; none is
+  // found that may not be. Whoever makes a grammar of thousands of alternatives sees that it has
+  // fewer.
+  static constexpr size_t kMaxEntries = size_t{1} << 17;
 
   explicit Automaton(Grammar grammar);
 

@@ -112,6 +112,50 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamedWithItsPlace) {
   EXPECT_THAT(ErrorOf(R"({"type": "array", "maxItems": 1, "minItems": 2})"), HasSubstr("below"));
 }
 
+TEST(JsonSchema, KeywordsOfATypeThatIsNotSaidAskForIt) {
+  for (const char* keyword : {"items", "minItems", "maxItems"}) {
+    EXPECT_EQ(
+        ErrorOf(fmt::format(R"({{"{}": {{"type": "string"}}}})", keyword)),
+        fmt::format(R"(the keyword "{}" at the top needs "type": "array" beside it)", keyword));
+  }
+  EXPECT_THAT(ErrorOf(R"({"additionalProperties": false})"),
+              HasSubstr(R"("additionalProperties" at the top needs "type": "object")"));
+  EXPECT_THAT(ErrorOf(R"({"required": ["a"]})"), HasSubstr(R"(needs "type": "object")"));
+  EXPECT_THAT(ErrorOf(R"({"type": "string", "properties": {}})"),
+              HasSubstr(R"(needs "type": "object")"));
+  EXPECT_THAT(ErrorOf(R"({"properties": {}, "items": {}})"), HasSubstr(R"(needs "type": "array")"));
+}
+
+// [first, first + 1, ..., last]
+std::string Numbers(int first, int last) {
+  std::string numbers = fmt::format("[{}", first);
+  for (int i = first + 1; i <= last; ++i) numbers += fmt::format(",{}", i);
+  return numbers + "]";
+}
+
+TEST(JsonSchema, AnEnumerationHasAllItsValuesOrIsRefused) {
+  constexpr int kMost = 65'536;
+  const std::string all = fmt::format(R"({{"enum": {}}})", Numbers(1, kMost));
+  EXPECT_TRUE(Accepts(all, "1"));
+  EXPECT_TRUE(Accepts(all, "65535"));
+  EXPECT_TRUE(Accepts(all, "65536"));
+  EXPECT_FALSE(Accepts(all, "65537"));
+  EXPECT_THAT(ErrorOf(fmt::format(R"({{"enum": {}}})", Numbers(0, kMost))),
+              HasSubstr("has 65537 values, and at most 65536"));
+  const auto any_of = [](int num_each) {
+    return fmt::format(
+        R"({{"anyOf": [{{"enum": {}}}, {{"type": "array", "items": {{"enum": {}}}}}]}})",
+        Numbers(1, num_each), Numbers(num_each + 1, 2 * num_each));
+  };
+  EXPECT_TRUE(Accepts(any_of(30'000), "30000"));
+  EXPECT_TRUE(Accepts(any_of(30'000), "[60000]"));
+  EXPECT_THAT(ErrorOf(any_of(40'000)), HasSubstr("\"anyOf\" at the top have too many values"));
+  std::string objects = R"({"type": "object", "properties": {"a": {}, "b": {}}})";
+  for (int i = 1; i < 3000; ++i)
+    objects += R"(, {"type": "object", "properties": {"a": {}, "b": {}}})";
+  EXPECT_THAT(ErrorOf(fmt::format(R"({{"anyOf": [{}]}})", objects)), HasSubstr("65536 together"));
+}
+
 // Arrays in arrays, at each level one of two kinds that differ only in the end.
 std::string TwoWaysAtEachLevel(int depth) {
   std::string definitions = R"("x0": {"enum": ["a", "b"]}, "y0": {"enum": ["a", "c"]})";

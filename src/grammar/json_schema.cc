@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/quote.h"
+#include "grammar/automaton.h"
 #include "grammar/json_text.h"
 
 namespace convene::grammar {
@@ -24,9 +27,19 @@ constexpr size_t kMaxElements = size_t{1} << 20;
 constexpr int kMaxItems = 1000;
 constexpr int kMaxDepth = 64;  // of schemas within schemas, with those that are referred to
 
+// Values between which the automaton may have to choose at one place, with room for what surrounds
+// them. A schema that is no enumeration counts as a few, and each property of an object, too: as
+// many as there are stacks where spaces, a number or an end may come.
+constexpr size_t kMaxWays = size_t{1} << 16;
+constexpr size_t kFewWays = 8;
+static_assert(2 * kMaxWays <= Automaton::kMaxEntries);
+
 constexpr const char* kDescribing[] = {"title",       "description", "default",  "examples",
                                        "$schema",     "$id",         "$comment", "$defs",
                                        "definitions", "deprecated",  "readOnly", "writeOnly"};
+
+constexpr const char* kOfObjects[] = {"properties", "required", "additionalProperties"};
+constexpr const char* kOfArrays[] = {"items", "minItems", "maxItems"};
 
 bool Describes(const std::string& keyword) {
   return std::ranges::find(kDescribing, keyword) != std::end(kDescribing);
@@ -47,7 +60,10 @@ class Reader {
                       "one that refers to itself is not supported",
                       Shortened(place), kMaxDepth)};
     }
-    if (schema.is_boolean() && schema.get<bool>()) return json_.Value(kMaxFreeDepth);
+    if (schema.is_boolean() && schema.get<bool>()) {
+      num_units_ += kFewWays;
+      return json_.Value(kMaxFreeDepth);
+    }
     if (!schema.is_object()) return Error{fmt::format("{} must be a schema, an object", place)};
     if (schema.contains("$ref")) return ReadReference(schema, place, depth);
     if (schema.contains("anyOf")) return ReadAnyOf(schema, place, depth);
@@ -55,22 +71,37 @@ class Reader {
     Strings types;
     if (const Status read = ReadTypes(schema, place, &types); !read) return read.error();
     if (types.empty()) {
-      if (const Status known = CheckKeywords(schema, place, {}); !known) return known.error();
+      if (const Status known = CheckTyped(schema, place, {}); !known) return known.error();
+      num_units_ += kFewWays;
       return json_.Value(kMaxFreeDepth);
     }
     const Element rule = grammar_.AddRule();
+    size_t num_ways = 0;
     for (const std::string& type : types) {
       const Result<Element> one = ReadType(schema, type, types.size() > 1, place, depth);
       if (!one) return one;
       grammar_.AddAlternative(rule, {*one});
+      num_ways += WaysOf(*one);
     }
-    return rule;
+    return WithWays(rule, num_ways);
   }
 
  private:
   static std::string Shortened(const std::string& place) {
     constexpr size_t kMost = 120;
     return place.size() <= kMost ? place : place.substr(0, kMost) + "...";
+  }
+
+  // How many ways on there may be at one place within the rule's text.
+  size_t WaysOf(Element rule) const {
+    const auto found = num_ways_.find(rule.index);
+    return found == num_ways_.end() ? kFewWays : found->second;
+  }
+
+  Element WithWays(Element rule, size_t num_ways) {
+    // Definitions that several schemas refer to are the same rules, and count once.
+    num_ways_[rule.index] = std::min(num_ways, num_units_);
+    return rule;
   }
 
   // `allowed`: besides those that describe.
@@ -81,6 +112,20 @@ class Reader {
       return Error{fmt::format("the keyword {} at {} is not supported", Quote(keyword), place)};
     }
     return {};
+  }
+
+  // Of a schema whose keywords depend on its type.
+  static Status CheckTyped(const ordered_json& schema, const std::string& place,
+                           const Strings& allowed) {
+    for (const auto& [keyword, value] : schema.items()) {
+      if (std::ranges::find(allowed, keyword) != allowed.end()) continue;
+      const bool is_of_objects = std::ranges::find(kOfObjects, keyword) != std::end(kOfObjects);
+      const bool is_of_arrays = std::ranges::find(kOfArrays, keyword) != std::end(kOfArrays);
+      if (!is_of_objects && !is_of_arrays) continue;
+      return Error{fmt::format("the keyword {} at {} needs \"type\": \"{}\" beside it",
+                               Quote(keyword), place, is_of_objects ? "object" : "array")};
+    }
+    return CheckKeywords(schema, place, allowed);
   }
 
   Result<Element> ReadReference(const ordered_json& schema, const std::string& place, int depth) {
@@ -106,13 +151,21 @@ class Reader {
       return Error{fmt::format("\"anyOf\" at {} must be an array of at least one schema", place)};
     }
     const Element rule = grammar_.AddRule();
+    size_t num_ways = 0;
     for (size_t i = 0; i < schemas.size(); ++i) {
       const Result<Element> one =
           Read(schemas[i], fmt::format("{}.anyOf[{}]", place, i), depth + 1);
       if (!one) return one;
       grammar_.AddAlternative(rule, {*one});
+      num_ways += 1 + WaysOf(*one);
+      ++num_units_;
+      if (std::min(num_ways, num_units_) <= kMaxWays) continue;
+      return Error{fmt::format(
+          "the alternatives of \"anyOf\" at {} have too many values: those of enumerations, and "
+          "about {} for any other schema and for each property of an object, may be {} together",
+          place, kFewWays, kMaxWays)};
     }
-    return rule;
+    return WithWays(rule, num_ways);
   }
 
   static bool HasType(const ordered_json& value, const Strings& types) {
@@ -148,15 +201,19 @@ class Reader {
     } else {
       values.push_back(schema["const"]);
     }
-    const Element rule = grammar_.AddRule();
-    bool has_any = false;
-    for (const ordered_json& value : values) {
-      if (!HasType(value, types)) continue;
-      grammar_.AddAlternative(rule, grammar_.Text(value.dump()));
-      has_any = true;
+    std::erase_if(values.get_ref<ordered_json::array_t&>(),
+                  [&](const ordered_json& v) { return !HasType(v, types); });
+    if (values.empty()) return Error{fmt::format("no value satisfies the schema at {}", place)};
+    if (values.size() > kMaxWays) {
+      return Error{fmt::format("\"enum\" at {} has {} values, and at most {} are supported", place,
+                               values.size(), kMaxWays)};
     }
-    if (!has_any) return Error{fmt::format("no value satisfies the schema at {}", place)};
-    return rule;
+    const Element rule = grammar_.AddRule();
+    num_units_ += values.size();
+    for (const ordered_json& value : values) {
+      grammar_.AddAlternative(rule, grammar_.Text(value.dump()));
+    }
+    return WithWays(rule, values.size());
   }
 
   // None: all.
@@ -184,16 +241,15 @@ class Reader {
   // `is_one_of`: keywords of the other types are there, too.
   Result<Element> ReadType(const ordered_json& schema, const std::string& type, bool is_one_of,
                            const std::string& place, int depth) {
-    const Strings of_objects = {"properties", "required", "additionalProperties"};
-    const Strings of_arrays = {"items", "minItems", "maxItems"};
     Strings allowed = {"type"};
     if (type == "object" || is_one_of) {
-      allowed.insert(allowed.end(), of_objects.begin(), of_objects.end());
+      allowed.insert(allowed.end(), std::begin(kOfObjects), std::end(kOfObjects));
     }
     if (type == "array" || is_one_of) {
-      allowed.insert(allowed.end(), of_arrays.begin(), of_arrays.end());
+      allowed.insert(allowed.end(), std::begin(kOfArrays), std::end(kOfArrays));
     }
-    if (const Status known = CheckKeywords(schema, place, allowed); !known) return known.error();
+    if (const Status known = CheckTyped(schema, place, allowed); !known) return known.error();
+    num_units_ += kFewWays;
     if (type == "object") return ReadObject(schema, place, depth);
     if (type == "array") return ReadArray(schema, place, depth);
     if (type == "string") return json_.String();
@@ -236,7 +292,8 @@ class Reader {
     } else {
       items = json_.Value(kMaxFreeDepth - 1);
     }
-    return json_.ArrayOf(items, min->value_or(0), *max);
+    const size_t num_ways = kFewWays + WaysOf(items);
+    return WithWays(json_.ArrayOf(items, min->value_or(0), *max), num_ways);
   }
 
   static Result<Strings> ReadRequired(const ordered_json& schema, const std::string& place) {
@@ -272,7 +329,7 @@ class Reader {
       if (more != ordered_json(false)) {
         const Result<Element> value = Read(more, place + ".additionalProperties", depth + 1);
         if (!value) return value;
-        return json_.ObjectOf(*value);
+        return WithWays(json_.ObjectOf(*value), kFewWays + WaysOf(*value));
       }
     } else if (!more.is_boolean()) {
       return Error{
@@ -292,9 +349,11 @@ class Reader {
     grammar_.AddAlternative(end, {space, grammar_.Bytes(OneOf("}"))});
     std::vector<Sequence> members;
     Strings names;
+    size_t most_ways = 0;  // of a value
     for (const auto& [name, schema] : properties.items()) {
       const Result<Element> value = Read(schema, fmt::format("{}.{}", place, name), depth + 1);
       if (!value) return value;
+      most_ways = std::max(most_ways, WaysOf(*value));
       Sequence member = {space};
       grammar_.AppendText(&member, ordered_json(name).dump() + ":");
       Grammar::Append(&member, {space, *value});
@@ -324,7 +383,8 @@ class Reader {
     }
     const Element object = grammar_.AddRule();
     grammar_.AddAlternative(object, {grammar_.Bytes(OneOf("{")), behind_none});
-    return object;
+    num_units_ += kFewWays * names.size();
+    return WithWays(object, kFewWays * (1 + names.size()) + most_ways);
   }
 
   // An entry of "$defs" that was read, and the depth at which: where it is not deeper, it is known
@@ -338,6 +398,8 @@ class Reader {
   Grammar& grammar_;
   JsonText json_;
   std::map<const ordered_json*, Definition> definitions_;
+  std::map<uint32_t, size_t> num_ways_;  // by rule; others have few
+  size_t num_units_ = 0;                 // ways of all schemas that were read
 };
 
 // A step of a pointer, in which ~1 is a slash and ~0 a tilde.

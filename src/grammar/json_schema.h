@@ -16,8 +16,9 @@ inline constexpr int kMaxFreeDepth = 16;
 // A rule of `grammar` for JSON text that holds for `schema`: type (also a list of types), object
 // with properties, required and additionalProperties (false, or a schema where there are no
 // properties), array with items, minItems and maxItems, string, number, integer, boolean, null,
-// enum, const, anyOf, and $ref to what "$defs" has at the top, without recursion. What only
-// describes (title, description, default, ...) is passed over.
+// enum, const and anyOf (each with some tens of thousands of values at most), and $ref to what
+// "$defs" has at the top, without recursion. What only describes (title, description, default, ...)
+// is passed over.
 //
 // Properties come in the schema's order, no others besides. Integers have at most 15 digits,
 // numbers besides at most 15 behind the point and an exponent of 2. Between tokens there may be a

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 #include "base/digest.h"
@@ -50,8 +53,15 @@ std::string Spelling(const text::Tokenizer& tokenizer, int32_t token) {
   return text;
 }
 
-ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, Tokens tokens,
-                                CharacterCount before) {
+// As the engine has it of the answer's text: special tokens that are not shown add none.
+bool HasText(const text::Tokenizer& tokenizer, const engine::Request& request, int32_t token) {
+  return !tokenizer.IsSpecial(token) ||
+         std::ranges::find(request.shown_tokens, token) != request.shown_tokens.end();
+}
+
+// `before`: the text before the tokens, and then with theirs.
+ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, const engine::Request& request,
+                                Tokens tokens, CharacterCount* before) {
   ordered_json logprobs = {{"tokens", ordered_json::array()},
                            {"token_logprobs", ordered_json::array()},
                            {"top_logprobs", ordered_json::array()},
@@ -68,18 +78,24 @@ ordered_json CompletionLogprobs(const text::Tokenizer& tokenizer, Tokens tokens,
     }
     top.emplace(text, token.logprob);
     logprobs["top_logprobs"].push_back(std::move(top));
-    logprobs["text_offset"].push_back(before.num_whole());
-    if (const Result<std::string> bytes = tokenizer.BytesOf(token.token)) before.Add(*bytes);
+    logprobs["text_offset"].push_back(before->num_whole());
+    if (!HasText(tokenizer, request, token.token)) continue;
+    if (const Result<std::string> bytes = tokenizer.BytesOf(token.token)) before->Add(*bytes);
   }
   return logprobs;
 }
 
 // Null where the request asks for none.
 ordered_json Logprobs(const text::Tokenizer& tokenizer, const GenerationBody& request,
-                      Tokens tokens, CharacterCount before) {
+                      Tokens tokens, CharacterCount* before) {
   if (!request.request.num_logprobs) return nullptr;
   return request.is_chat ? ChatLogprobs(tokenizer, tokens)
-                         : CompletionLogprobs(tokenizer, tokens, std::move(before));
+                         : CompletionLogprobs(tokenizer, request.request, tokens, before);
+}
+
+// Spellings of single tokens are not always UTF-8.
+std::string DumpOfAnswer(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 ordered_json FinishJson(const Answer& answer) {
@@ -172,6 +188,21 @@ ordered_json HeadJson(const AnswerHead& head, const char* object) {
   return json;
 }
 
+const char* AnswerObject(const GenerationBody& request) {
+  return request.is_chat ? "chat.completion" : "text_completion";
+}
+
+// A choice as far as it comes before its log probabilities.
+ordered_json ChoiceJson(const GenerationBody& request, const Answer& answer, size_t choice_idx) {
+  ordered_json choice = {{"index", choice_idx}};
+  if (request.is_chat) {
+    choice["message"] = MessageJson(answer);
+  } else {
+    choice["text"] = answer.text;
+  }
+  return choice;
+}
+
 const char* ChunkObject(const GenerationBody& request) {
   return request.is_chat ? "chat.completion.chunk" : "text_completion";
 }
@@ -202,21 +233,67 @@ ordered_json EmptyChunk(const GenerationBody& request, const AnswerHead& head, i
 
 ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
                         std::span<const Answer> answers, const AnswerHead& head) {
-  ordered_json body = HeadJson(head, request.is_chat ? "chat.completion" : "text_completion");
+  ordered_json body = HeadJson(head, AnswerObject(request));
   body["choices"] = ordered_json::array();
   for (const Answer& answer : answers) {
-    ordered_json choice = {{"index", body["choices"].size()}};
-    if (request.is_chat) {
-      choice["message"] = MessageJson(answer);
-    } else {
-      choice["text"] = answer.text;
-    }
-    choice["logprobs"] = Logprobs(tokenizer, request, answer.tokens, {});
+    ordered_json choice = ChoiceJson(request, answer, body["choices"].size());
+    CharacterCount before;
+    choice["logprobs"] = Logprobs(tokenizer, request, answer.tokens, &before);
     choice["finish_reason"] = FinishJson(answer);
     body["choices"].push_back(std::move(choice));
   }
   body["usage"] = UsageJson(request, answers);
   return body;
+}
+
+void LogprobsText::Add(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                       Tokens tokens) {
+  if (tokens.empty()) return;
+  const ordered_json more = Logprobs(tokenizer, request, tokens, &before_);
+  for (const auto& [name, values] : more.items()) {
+    if (!values.is_array()) continue;
+    const std::string bracketed = DumpOfAnswer(values);
+    const std::string_view held = std::string_view(bracketed).substr(1, bracketed.size() - 2);
+    const auto found = std::ranges::find(arrays_, name, &decltype(arrays_)::value_type::first);
+    if (found == arrays_.end()) {
+      arrays_.emplace_back(name, held);
+    } else {
+      found->second += ',';
+      found->second += held;
+    }
+  }
+}
+
+std::string LogprobsText::Text(const text::Tokenizer& tokenizer,
+                               const GenerationBody& request) const {
+  CharacterCount none;
+  if (arrays_.empty()) return DumpOfAnswer(Logprobs(tokenizer, request, {}, &none));
+  std::string text = "{";
+  for (const auto& [name, held] : arrays_) {
+    if (text.size() > 1) text += ',';
+    text += fmt::format("\"{}\":[{}]", name, held);
+  }
+  return text + (request.is_chat ? ",\"refusal\":null}" : "}");
+}
+
+std::string AnswerText(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                       std::span<const Answer> answers, std::span<const LogprobsText> logprobs,
+                       const AnswerHead& head) {
+  // An object that goes on.
+  const auto begun = [](const ordered_json& object) {
+    std::string text = DumpOfAnswer(object);
+    text.pop_back();
+    return text;
+  };
+  std::string text = begun(HeadJson(head, AnswerObject(request))) + ",\"choices\":[";
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (i > 0) text += ',';
+    text += begun(ChoiceJson(request, answers[i], i)) + ",\"logprobs\":";
+    text += logprobs[i].Text(tokenizer, request);
+    text += ",\"finish_reason\":" + DumpOfAnswer(FinishJson(answers[i])) + "}";
+  }
+  text += "],\"usage\":" + DumpOfAnswer(UsageJson(request, answers)) + "}";
+  return text;
 }
 
 void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, Answer* answer) {
@@ -248,7 +325,7 @@ ordered_json RoleChunk(const GenerationBody& request, const AnswerHead& head, in
 
 ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
                         const AnswerHead& head, int choice_idx, const AnswerEvent& event,
-                        const Answer& answer, Tokens tokens, CharacterCount before) {
+                        const Answer& answer, Tokens tokens, CharacterCount* before) {
   ordered_json choice = {{"index", choice_idx}};
   if (request.is_chat) {
     choice["delta"] = DeltaJson(event, answer);
@@ -256,7 +333,7 @@ ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& 
     choice["text"] = event.text;
   }
   choice["logprobs"] =
-      tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, tokens, std::move(before));
+      tokens.empty() ? ordered_json() : Logprobs(tokenizer, request, tokens, before);
   choice["finish_reason"] = nullptr;
   return Chunk(request, head, std::move(choice));
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -50,6 +51,25 @@ struct AnswerHead {
 nlohmann::ordered_json AnswerBody(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   std::span<const Answer> answers, const AnswerHead& head);
 
+// The log probabilities of a choice as text, written as its tokens come. As JSON values they take
+// many times as much memory, and to write those of a long answer at its end takes seconds.
+class LogprobsText {
+ public:
+  void Add(const text::Tokenizer& tokenizer, const GenerationBody& request,
+           std::span<const engine::GeneratedToken> tokens);
+  // Of all tokens so far; "null" where the request asks for none.
+  std::string Text(const text::Tokenizer& tokenizer, const GenerationBody& request) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> arrays_;  // by name, what their brackets hold
+  CharacterCount before_;
+};
+
+// AnswerBody as text. `logprobs`: of each answer, whose tokens need none.
+std::string AnswerText(const text::Tokenizer& tokenizer, const GenerationBody& request,
+                       std::span<const Answer> answers, std::span<const LogprobsText> logprobs,
+                       const AnswerHead& head);
+
 // What an answer was parsed to, as a part of it. A call to which the model's form gives no id gets
 // one that is its own: a hash of the answer's id, of the choice and of its place in it, in the nine
 // letters and digits that Mistral's templates want.
@@ -61,13 +81,13 @@ void AddEvent(const AnswerEvent& event, const AnswerHead& head, int choice_idx, 
 nlohmann::ordered_json RoleChunk(const GenerationBody& request, const AnswerHead& head,
                                  int choice_idx);
 // `tokens`: that the piece is of, with log probabilities; none: they are not wanted, or are those
-// of another piece. `before`: the text of the choice's tokens before these. `answer`: with the
-// event.
+// of another piece. `before`: the text of a completion's tokens before these, and then with them.
+// `answer`: with the event.
 nlohmann::ordered_json PieceChunk(const text::Tokenizer& tokenizer, const GenerationBody& request,
                                   const AnswerHead& head, int choice_idx, const AnswerEvent& event,
                                   const Answer& answer,
                                   std::span<const engine::GeneratedToken> tokens,
-                                  CharacterCount before);
+                                  CharacterCount* before);
 // Before them, of a prompt that is being computed: an empty piece with `prompt_progress`, as
 // llama.cpp's server has it. Precondition: update.progress. `seconds`: since the engine took it.
 nlohmann::ordered_json ProgressChunk(const GenerationBody& request, const AnswerHead& head,

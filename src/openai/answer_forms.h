@@ -24,8 +24,6 @@ class AnswerForms {
   AnswerForms(const text::Tokenizer& tokenizer, const Result<text::ChatTemplate>& chat_template,
               std::vector<int32_t> end_tokens);
 
-  const AnswerSyntax& syntax() const { return syntax_; }
-
   // How the answer to a chat whose prompt ends in `tail` is to be read, a text of some tokens that
   // ends as the prompt does. Sets request.shown_tokens and request.form of `body`, whose tools,
   // tool_choice, parallel_calls, format and schema say which form it has. Errors: the model's

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace convene::openai {
 namespace {
@@ -14,7 +18,8 @@ using nlohmann::ordered_json;
 text::Tokenizer ByteTokenizer() {
   auto tokenizer = text::Tokenizer::FromJson(R"({"decoder": {"type": "ByteFallback"}, "model":
       {"type": "BPE", "byte_fallback": true, "merges": [], "vocab": {"<0xC3>": 0, "<0xA9>": 1,
-       "<0xF0>": 2, "<0x9F>": 3, "<0x98>": 4, "<0x80>": 5, "a": 6, "<0x61>": 7, "b": 8}}})");
+       "<0xF0>": 2, "<0x9F>": 3, "<0x98>": 4, "<0x80>": 5, "a": 6, "<0x61>": 7, "b": 8}},
+      "added_tokens": [{"id": 9, "content": "</s>", "special": true}]})");
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   return *std::move(tokenizer);
 }
@@ -32,6 +37,54 @@ TEST(Answer, OffsetsOfACompletionCountCharacters) {
   for (const int32_t token : {6, 0, 1, 8, 2, 3, 4, 5, 0, 6}) tokens.push_back({.token = token});
   // a, e with accent in two tokens, b, a face in four, half a character, a.
   EXPECT_EQ(LogprobsOf(tokens)["text_offset"], (ordered_json{0, 1, 1, 2, 3, 3, 3, 3, 4, 4}));
+}
+
+TEST(Answer, TokensThatTheTextLeavesOutTakeNoPlaceInIt) {
+  GenerationBody request;
+  request.request.num_logprobs = 0;
+  Answer answer;
+  for (const int32_t token : {6, 9, 8, 9, 6}) answer.tokens.push_back({.token = token});
+  const auto offsets = [&] {
+    return AnswerBody(ByteTokenizer(), request, std::span(&answer, 1),
+                      {})["choices"][0]["logprobs"]["text_offset"];
+  };
+  EXPECT_EQ(offsets(), (ordered_json{0, 1, 1, 2, 2}));
+  request.request.shown_tokens = {9};
+  EXPECT_EQ(offsets(), (ordered_json{0, 1, 5, 6, 10}));
+}
+
+TEST(Answer, TheTextOfABodyIsThatOfItsJson) {
+  const text::Tokenizer tokenizer = ByteTokenizer();
+  for (const bool is_chat : {false, true}) {
+    for (const std::optional<int> num_logprobs : {std::optional<int>(), std::optional<int>(2)}) {
+      GenerationBody request;
+      request.is_chat = is_chat;
+      request.num_answers = 3;
+      request.request.num_logprobs = num_logprobs;
+      std::vector<Answer> answers(3);
+      answers[0].finish = engine::FinishReason::kStop;  // without tokens
+      answers[1].text = "a\"b";
+      answers[1].calls = {{"c", "f", "{}"}};
+      for (int i = 0; i < 100; ++i) {
+        answers[1].tokens.push_back(
+            {.token = i % 10, .logprob = -0.5 * i, .top = {{.token = 6, .logprob = -1.0 / 3}}});
+      }
+      answers[2].finish = engine::FinishReason::kLength;
+      const AnswerHead head = {.id = "x", .created = 7, .model = "m", .fingerprint = "fp"};
+      std::vector<LogprobsText> logprobs(3);
+      for (size_t i = 0; i < answers.size(); ++i) {
+        std::span<const engine::GeneratedToken> tokens = answers[i].tokens;
+        for (size_t count = 0; !tokens.empty(); ++count) {  // none, one, two, ...
+          const size_t some = std::min(count, tokens.size());
+          logprobs[i].Add(tokenizer, request, tokens.first(some));
+          tokens = tokens.subspan(some);
+        }
+      }
+      EXPECT_EQ(AnswerText(tokenizer, request, answers, logprobs, head),
+                AnswerBody(tokenizer, request, answers, head)
+                    .dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+    }
+  }
 }
 
 TEST(Answer, TokensThatAreNoTextAreSpelledAsTheirBytes) {

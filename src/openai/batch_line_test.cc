@@ -67,6 +67,9 @@ TEST(BatchLine, WhatIsWrongIsNamed) {
   EXPECT_THAT(error(Line("a", R"("seed": "x")")), HasSubstr("body.seed"));
   EXPECT_THAT(error(Line("a", R"("seed": 9223372036854775808)")), HasSubstr("body.seed"));
   EXPECT_THAT(error(Line("a", R"("max_tokens": 2147483648)")), HasSubstr("body.max_tokens"));
+  EXPECT_THAT(error(Line("a", R"("priority": 1)")),
+              HasSubstr("body.priority is not supported; it must be absent or 0"));
+  EXPECT_EQ(error(Line("a", R"("priority": 0)")), "none");
   EXPECT_THAT(error(R"({"custom_id": "a", "url": "/v1/chat/completions", "body": {
                        "messages": [{"role": "user"}], "tool_choice": "required"}})"),
               HasSubstr("body.tool_choice"));

@@ -65,7 +65,8 @@ const std::vector<NeutralField>& NeutralBatchFields() {
       {"stream", false},
       {"return_progress", false},
       {"response_format", {{"type", "text"}}, ": a server can enforce other forms"},
-      {"parallel_tool_calls", true}};
+      {"parallel_tool_calls", true},
+      {"priority", 0, ": the lines of a batch have no order among them"}};
   return fields;
 }
 

@@ -36,6 +36,9 @@ struct GenerationBody {
   std::string model;                // as the body names it; empty: not at all
   // Of a chat.
   nlohmann::ordered_json messages;
+  // Of /v1/responses: the item of the input that each message is, or begins with; -1: instructions;
+  // -2: an input that is a text.
+  std::vector<int> message_items;
   nlohmann::ordered_json tools;  // null: none, or none may be called
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string named_tool;                 // that must be called: one of `tools`

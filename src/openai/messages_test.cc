@@ -165,6 +165,10 @@ TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
   EXPECT_THAT(with(R"({"role": "king", "content": "x"})"),
               HasSubstr("messages[1] has the role \"king\", whose messages"));
   EXPECT_THAT(with(R"({"role": "developer", "content": "x"})"), HasSubstr("leaves out"));
+  EXPECT_THAT(
+      with(R"({"role": "system", "content": "x"})"),
+      HasSubstr("messages[1] has the role \"system\", and the model's chat template leaves"));
+  EXPECT_EQ(with(R"({"role": "system", "content": ""})"), "Hi");
   EXPECT_THAT(with(R"({"role": "user", "content": "x", "foo": 1})"),
               HasSubstr("messages[1] has the field \"foo\""));
   EXPECT_THAT(with(R"({"role": "user", "content": "x", "name": "Ann"})"), HasSubstr("\"name\""));
@@ -182,6 +186,55 @@ TEST(OpenAiMessages, WhatTheTemplateWouldSwallowIsRefused) {
   EXPECT_THAT(with(R"({"role": "user", "content": "x", "tool_calls": [
                        {"type": "function", "function": {"name": "f", "arguments": "{}"}}]})"),
               HasSubstr("messages[1].tool_calls[0] is left out"));
+}
+
+TEST(OpenAiMessages, ASystemMessageThatTheTemplateHasNoPlaceForIsRefused) {
+  constexpr std::string_view kFirstAlone =
+      "{% if messages[0].role == 'system' %}<{{ messages[0].content | trim }}>{% endif %}"
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+  const auto parsed = [](const char* text) { return ordered_json::parse(text); };
+  const ordered_json one = parsed(R"([{"role": "system", "content": "A"},
+      {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Old"},
+      {"role": "user", "content": "So?"}])");
+  EXPECT_EQ(Render(kFirstAlone, one), "<A>HiSo?");
+  const ordered_json two = parsed(R"([{"role": "system", "content": "A"},
+      {"role": "system", "content": "B"}, {"role": "user", "content": "Hi"}])");
+  EXPECT_THAT(Render(kFirstAlone, two), HasSubstr("messages[1] has the role \"system\""));
+  const ordered_json later = parsed(R"([{"role": "user", "content": "Hi"},
+      {"role": "system", "content": "B"}, {"role": "user", "content": "So?"}])");
+  EXPECT_THAT(Render(kFirstAlone, later), HasSubstr("messages[1] has the role \"system\""));
+  EXPECT_THAT(Render("{{ messages[-1].content }}", one),
+              HasSubstr("messages[0] has the role \"system\""));
+  // In parts, for a template that reads nothing else.
+  const std::string parts_alone =
+      "{% for m in messages if m.role != 'system' %}{% for part in m.content %}{{ part.text }}"
+      "{% endfor %}{% endfor %}";
+  ordered_json in_parts = kParts;
+  in_parts[1]["content"] = in_parts[0]["content"];
+  EXPECT_THAT(Render(parts_alone, in_parts), HasSubstr("messages[0] has the role \"system\""));
+  in_parts.erase(size_t{0});
+  EXPECT_EQ(Render(parts_alone, in_parts), "Bebrief");
+}
+
+TEST(OpenAiMessages, TemplatesThatJoinASystemMessageToATurnOrRefuseItDoAsBefore) {
+  const ordered_json called = ordered_json::parse(R"([{"role": "system", "content": "A"},
+      {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "f."},
+      {"role": "tool", "content": "3"}])");
+  EXPECT_EQ(Render("{% set ns = namespace(system='') %}{% for m in messages %}"
+                   "{% if m.role == 'system' %}{% set ns.system = m.content + ': ' %}"
+                   "{% else %}{{ ns.system + m.content }};{% set ns.system = '' %}{% endif %}"
+                   "{% endfor %}",
+                   called),
+            "A: Hi;f.;3;");
+  // To the last turn, which may be the user's no more.
+  constexpr std::string_view kToTheLast =
+      "{% for m in messages %}{% if m.role != 'system' %}{% if m.role == 'user' and loop.last %}"
+      "{{ messages[0].content + ': ' }}{% endif %}{{ m.content }};{% endif %}{% endfor %}";
+  EXPECT_EQ(Render(kToTheLast, called), "Hi;f.;3;");
+  EXPECT_THAT(Render("{% for m in messages %}{% if m.role == 'system' %}"
+                     "{{ raise_exception('no system') }}{% endif %}{% endfor %}",
+                     called),
+              HasSubstr("no system"));
 }
 
 // Also where the message that was asked about, or the value that was given, changes nothing.

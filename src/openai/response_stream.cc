@@ -146,9 +146,11 @@ void ResponseStream::Finish(const Answer& answer) {
 }
 
 void ResponseStream::Fail(const ApiError& error) {
+  if (sequence_number_ == 0) Begin();
   CloseItem("incomplete");
   status_ = "failed";
-  error_ = {{"code", "server_error"}, {"message", error.message}};
+  // It has no type beside the code.
+  error_ = {{"code", error.code.value_or(error.type)}, {"message", error.message}};
   Emit("response.failed", {{"response", Response()}});
 }
 

@@ -24,8 +24,9 @@ class ResponseStream {
   void Begin();
   // A part of the answer; `answer` has it already.
   void Take(const AnswerEvent& event, const Answer& answer);
-  // The answer is there, or will not come; then the last event.
+  // The answer is there; then the last event.
   void Finish(const Answer& answer);
+  // It will not come. Begins where that was not done, since a stream begins with its response.
   void Fail(const ApiError& error);
 
   // As it is now.

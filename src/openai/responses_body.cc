@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <initializer_list>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,6 +97,10 @@ FieldStatus CheckResponseFields(const ordered_json& body) {
   return std::nullopt;
 }
 
+// In place of an item's index.
+constexpr int kInstructions = -1;
+constexpr int kWholeInput = -2;
+
 FieldError Wrong(const char* field, std::string message) {
   return {Error{std::move(message)}, field};
 }
@@ -104,6 +110,7 @@ class Conversation {
  public:
   // False: error() says why.
   bool AddItem(const ordered_json& item, size_t idx) {
+    item_idx_ = static_cast<int>(idx);
     place_ = fmt::format("input[{}]", idx);
     if (!item.is_object()) return Fail("must be an object");
     const ordered_json type = item.value("type", ordered_json("message"));
@@ -120,17 +127,26 @@ class Conversation {
     return Fail(fmt::format("is of the type {}, which is not supported", Printable(type.dump())));
   }
 
+  // What is added next is the whole input.
+  void BeginWhole() { item_idx_ = kWholeInput; }
+
   void AddText(const char* role, const ordered_json& text) {
-    messages_.push_back({{"role", role}, {"content", text}});
+    Add({{"role", role}, {"content", text}});
   }
 
   ordered_json TakeMessages() { return std::move(messages_); }
+  std::vector<int> TakeItems() { return std::move(items_); }
   const std::string& error() const { return error_; }
 
  private:
   bool Fail(const std::string& complaint) {
     error_ = place_ + " " + complaint;
     return false;
+  }
+
+  ordered_json& Add(ordered_json message) {
+    items_.push_back(item_idx_);
+    return messages_.emplace_back(std::move(message));
   }
 
   // Fields that are null say nothing.
@@ -179,8 +195,7 @@ class Conversation {
     }
     const auto text = TextOf(item.value("content", ordered_json()));
     if (!text) return false;
-    ordered_json& message =
-        messages_.emplace_back(ordered_json{{"role", role}, {"content", *text}});
+    ordered_json& message = Add({{"role", role}, {"content", *text}});
     if (role == "assistant") TakeReasoning(&message);
     return true;
   }
@@ -188,7 +203,7 @@ class Conversation {
   // Calls are of the message before them, if that is the model's.
   ordered_json& Assistant() {
     if (messages_.empty() || messages_.back()["role"] != "assistant") {
-      messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+      Add({{"role", "assistant"}, {"content", nullptr}});
     }
     TakeReasoning(&messages_.back());
     return messages_.back();
@@ -213,7 +228,7 @@ class Conversation {
     }
     const auto text = TextOf(item.value("output", ordered_json()));
     if (!text) return false;
-    messages_.push_back({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", *text}});
+    Add({{"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", *text}});
     return true;
   }
 
@@ -240,12 +255,14 @@ class Conversation {
   }
 
   ordered_json messages_ = ordered_json::array();
+  std::vector<int> items_;  // of each message
+  int item_idx_ = kInstructions;
   std::string reasoning_;
   std::string place_;
   std::string error_;
 };
 
-FieldStatus ReadInput(const ordered_json& body, ordered_json* chat) {
+FieldStatus ReadInput(const ordered_json& body, ordered_json* chat, std::vector<int>* items) {
   Conversation conversation;
   const ordered_json instructions = body.value("instructions", ordered_json());
   if (!instructions.is_null()) {
@@ -254,6 +271,7 @@ FieldStatus ReadInput(const ordered_json& body, ordered_json* chat) {
   }
   const ordered_json input = body.value("input", ordered_json());
   if (input.is_string()) {
+    conversation.BeginWhole();
     conversation.AddText("user", input);
   } else if (!input.is_array() || input.empty()) {
     return Wrong("input", "input must be a string, or an array of at least one item");
@@ -263,6 +281,7 @@ FieldStatus ReadInput(const ordered_json& body, ordered_json* chat) {
     }
   }
   (*chat)["messages"] = conversation.TakeMessages();
+  *items = conversation.TakeItems();
   return std::nullopt;
 }
 
@@ -359,9 +378,26 @@ ordered_json Repeated(const ordered_json& body) {
   return repeated;
 }
 
+// A message that names a message of the chat names the item instead. False: it names none.
+bool NameItem(std::span<const int> message_items, FieldError* error) {
+  constexpr std::string_view kBegin = "messages[";
+  std::string& message = error->error.message;
+  if (error->field != "messages" || !message.starts_with(kBegin)) return false;
+  size_t idx = 0;
+  const char* begin = message.data() + kBegin.size();
+  const char* end = std::from_chars(begin, message.data() + message.size(), idx).ptr;
+  if (end == begin || *end != ']' || idx >= message_items.size()) return false;
+  const int item = message_items[idx];
+  const bool is_item = item != kInstructions && item != kWholeInput;
+  error->field = item == kInstructions ? "instructions" : "input";
+  message.replace(0, static_cast<size_t>(end - message.data()) + 1,
+                  is_item ? fmt::format("input[{}]", item) : error->field);
+  return true;
+}
+
 }  // namespace
 
-FieldError InResponses(FieldError error) {
+FieldError InResponses(FieldError error, std::span<const int> message_items) {
   constexpr SameField kOthers[] = {{"input", "messages"},
                                    {"text.format", "response_format"},
                                    {"reasoning.effort", "reasoning_effort"}};
@@ -379,6 +415,7 @@ FieldError InResponses(FieldError error) {
     const size_t at = message.find(place.in_chat);
     if (at != std::string::npos) message.replace(at, std::strlen(place.in_chat), place.name);
   }
+  if (NameItem(message_items, &error)) return error;
   if (!std::ranges::any_of(kSameFields, rename)) std::ranges::any_of(kOthers, rename);
   return error;
 }
@@ -391,13 +428,16 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const auto found = body.find(field.name);
     if (found != body.end()) chat[field.in_chat] = *found;
   }
-  for (const auto read : {ReadInput, ReadTools, ReadText, ReadReasoning}) {
+  std::vector<int> items;
+  if (FieldStatus wrong = ReadInput(body, &chat, &items)) return *std::move(wrong);
+  for (const auto read : {ReadTools, ReadText, ReadReasoning}) {
     if (FieldStatus wrong = read(body, &chat)) return *std::move(wrong);
   }
   auto parsed = ParseGenerationBody(chat, /*is_chat=*/true, BodyOrigin::kServer, defaults);
-  if (auto* wrong = std::get_if<FieldError>(&parsed)) return InResponses(std::move(*wrong));
+  if (auto* wrong = std::get_if<FieldError>(&parsed)) return InResponses(std::move(*wrong), items);
   auto& request = std::get<GenerationBody>(parsed);
   request.is_response = true;
+  request.message_items = std::move(items);
   request.repeated = Repeated(body);
   return parsed;
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 #include <variant>
 
 #include "openai/body_fields.h"
@@ -19,7 +21,7 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const nlohmann::ordered_json& body, const engine::SamplingOptions& defaults);
 
 // An error about a field of the chat that such a body is read as, as one about the field that it
-// comes from.
-FieldError InResponses(FieldError error);
+// comes from. `message_items`: GenerationBody::message_items.
+FieldError InResponses(FieldError error, std::span<const int> message_items);
 
 }  // namespace convene::openai

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/json.h"
 
@@ -142,13 +143,39 @@ TEST(ResponsesBody, NamesTheFieldAtFault) {
 TEST(ResponsesBody, ErrorsOfTheChatAreAboutItsOwnFields) {
   const FieldError schema =
       InResponses({Error{"response_format.json_schema.schema: the keyword is not supported"},
-                   "response_format"});
+                   "response_format"},
+                  {});
   EXPECT_EQ(schema.field, "text.format");
   EXPECT_EQ(schema.error.message, "text.format.schema: the keyword is not supported");
-  const FieldError tool =
-      InResponses({Error{"tools[0].function.parameters: the keyword is not supported"}, "tools"});
+  const FieldError tool = InResponses(
+      {Error{"tools[0].function.parameters: the keyword is not supported"}, "tools"}, {});
   EXPECT_EQ(tool.error.message, "tools[0].parameters: the keyword is not supported");
-  EXPECT_EQ(InResponses({Error{"messages[0] is odd"}, "messages"}).field, "input");
+  EXPECT_EQ(InResponses({Error{"messages[0] is odd"}, "messages"}, {}).field, "input");
+}
+
+TEST(ResponsesBody, ErrorsOfMessagesNameTheirItems) {
+  const std::vector<int> items = ParsedResponses(R"({"instructions": "Be brief.", "input": [
+      {"role": "user", "content": "Hi"},
+      {"type": "reasoning", "summary": "Hm."},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+      {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "3"}]})")
+                                     .message_items;
+  const auto named = [&](const std::string& message) {
+    const FieldError error = InResponses({Error{message}, "messages"}, items);
+    return error.field + ": " + error.error.message;
+  };
+  EXPECT_EQ(named("messages[0] is odd"), "instructions: instructions is odd");
+  EXPECT_EQ(named("messages[1] is odd"), "input: input[0] is odd");
+  EXPECT_EQ(named("messages[2].tool_calls[0] is odd"), "input: input[2].tool_calls[0] is odd");
+  EXPECT_EQ(named("messages[3] is odd"), "input: input[4] is odd");
+  EXPECT_EQ(named("messages[9] is odd"), "input: input[9] is odd");
+  EXPECT_EQ(named("messages must be odd"), "input: input must be odd");
+  EXPECT_EQ(named("a template's words"), "input: a template's words");
+  const std::vector<int> whole =
+      ParsedResponses(R"({"instructions": "Be brief.", "input": "Hi"})").message_items;
+  EXPECT_EQ(InResponses({Error{"messages[1] is odd"}, "messages"}, whole).error.message,
+            "input is odd");
 }
 
 }  // namespace

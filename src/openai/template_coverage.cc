@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <optional>
 #include <set>
@@ -31,21 +32,59 @@ std::string RoleOf(const ordered_json& message) {
 struct Probe {
   std::string text;
   std::string complaint;
+  size_t message_idx;
+  bool may_move;  // with a later turn
 };
 
-// Writes probes for what the template may not know into a copy of the messages.
+// In the form of the content: templates that read parts may read nothing else.
+void WriteProbe(const std::string& probe, ordered_json* message) {
+  ordered_json& content = (*message)["content"];
+  if (content.is_array()) {
+    const ordered_json part = {{"type", "text"}, {"text", probe}};
+    content = ordered_json::array({part});
+  } else {
+    content = probe;
+  }
+}
+
+// The probes that a text has, in one pass over it: there may be as many as messages.
+std::set<std::string_view> ProbesIn(std::string_view text) {
+  constexpr size_t kMostBytes = 64;  // of a probe
+  std::set<std::string_view> found;
+  for (size_t at = text.find(kProbe); at != std::string_view::npos;
+       at = text.find(kProbe, at + 1)) {
+    const std::string_view begun = text.substr(at, kMostBytes);
+    const size_t end = begun.find('.');
+    if (end != std::string_view::npos) found.insert(begun.substr(0, end + 1));
+  }
+  return found;
+}
+
+bool IsEmpty(const ordered_json& content) {
+  return content.is_string() ? content.get_ref<const std::string&>().empty() : content.empty();
+}
+
+// Writes probes for what the template may not know into a copy of the messages. Not into what the
+// model said: templates may leave out what is old of that.
 std::vector<Probe> ProbeRolesAndCalls(ordered_json& messages) {
   std::vector<Probe> probes;
   for (size_t i = 0; i < messages.size(); ++i) {
     ordered_json& message = messages[i];
     const std::string role = RoleOf(message);
-    if (role != "system" && role != "user" && role != "assistant") {
+    const bool is_usual = role == "system" || role == "user";
+    const bool says_something = !IsEmpty(message.value("content", ordered_json()));
+    if (role != "assistant" && (says_something || !is_usual)) {
       probes.push_back(
           {fmt::format("{}_{}.", kProbe, i),
-           fmt::format("messages[{}] has the role {}, whose messages the model's chat template "
-                       "leaves out",
-                       i, Quote(role))});
-      message["content"] = probes.back().text;
+           is_usual
+               ? fmt::format("messages[{}] has the role {}, and the model's chat template leaves "
+                             "it out: say it in a message of another role or place",
+                             i, Quote(role))
+               : fmt::format("messages[{}] has the role {}, whose messages the model's chat "
+                             "template leaves out",
+                             i, Quote(role)),
+           i, is_usual});
+      WriteProbe(probes.back().text, &message);
     }
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array()) continue;
@@ -54,24 +93,43 @@ std::vector<Probe> ProbeRolesAndCalls(ordered_json& messages) {
           {fmt::format("{}_{}_{}.", kProbe, i, k),
            fmt::format("messages[{}].tool_calls[{}] is left out by the model's chat template: say "
                        "in a content what was called",
-                       i, k)});
+                       i, k),
+           i, false});
       (*calls)[k]["function"]["name"] = probes.back().text;
     }
   }
   return probes;
 }
 
+// Those that are not in the text of the messages; none where there is no such text, since who is so
+// particular about messages reads them.
+std::vector<Probe> MissingProbes(const ChatTemplate& chat_template, const ordered_json& messages,
+                                 const RenderOptions& options, std::vector<Probe> probes) {
+  if (probes.empty()) return {};
+  const Result<std::string> text = chat_template.Render(messages, options);
+  if (!text) return {};
+  const std::set<std::string_view> found = ProbesIn(*text);
+  std::erase_if(probes, [&](const Probe& probe) { return found.contains(probe.text); });
+  return probes;
+}
+
 Status CheckRolesAndCalls(const ChatTemplate& chat_template, const ordered_json& messages,
                           const RenderOptions& options) {
   ordered_json probed = messages;
-  const std::vector<Probe> probes = ProbeRolesAndCalls(probed);
-  if (probes.empty()) return {};
-  const Result<std::string> text = chat_template.Render(probed, options);
-  if (!text) return {};  // who is so particular about them reads them
-  for (const Probe& probe : probes) {
-    if (text->find(probe.text) == std::string::npos) return Error{probe.complaint};
+  std::vector<Probe> probes = ProbeRolesAndCalls(probed);
+  std::vector<Probe> missing = MissingProbes(chat_template, probed, options, std::move(probes));
+  if (missing.empty()) return {};
+  const auto lost = std::ranges::find(missing, false, &Probe::may_move);
+  if (lost != missing.end()) return Error{lost->complaint};
+  // As the conversation was when the user's turn behind the last of them was asked.
+  size_t end = missing.back().message_idx;
+  while (end < probed.size() && RoleOf(probed[end]) != "user") ++end;
+  if (end + 1 < probed.size()) {
+    probed.erase(probed.begin() + static_cast<std::ptrdiff_t>(end) + 1, probed.end());
+    missing = MissingProbes(chat_template, probed, options, std::move(missing));
   }
-  return {};
+  if (missing.empty()) return {};
+  return Error{missing.front().complaint};
 }
 
 // What may be in a message whether or not the template reads it: it says which message belongs to
@@ -130,14 +188,15 @@ bool ReadsDevelopers(const RenderConversation& render, const ordered_json& messa
   for (ordered_json& message : probed) {
     if (RoleOf(message) != "developer") continue;
     probes.push_back(fmt::format("{}_{}.", kProbe, probes.size()));
-    message["content"] = probes.back();
+    WriteProbe(probes.back(), &message);
     message["role"] = role;
   }
   if (probes.empty()) return true;
   const Result<std::string> text = render(std::move(probed));
-  return text && std::ranges::all_of(probes, [&](const std::string& probe) {
-           return text->find(probe) != std::string::npos;
-         });
+  if (!text) return false;
+  const std::set<std::string_view> found = ProbesIn(*text);
+  return std::ranges::all_of(probes,
+                             [&](const std::string& probe) { return found.contains(probe); });
 }
 
 }  // namespace

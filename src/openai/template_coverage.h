@@ -22,8 +22,9 @@ void AdoptRoles(const RenderConversation& render, nlohmann::ordered_json* messag
 // objects with function.name. Errors:
 // - a field of a message that changes nothing of the text, whatever its value, except for what
 //   answers that are sent back have beside their text (annotations, reasoning and the like);
-// - a call of a tool whose name is not in the text; a message of another role than system, user and
-//   assistant whose content is not.
+// - a call of a tool whose name is not in the text; a message of another role than assistant whose
+//   content is not. One of the system or the user may be missing if it is there where the user's
+//   turn behind it is the last one: templates may join the system's words to the last turn alone.
 Status CheckAllIsRead(const text::ChatTemplate& chat_template,
                       const nlohmann::ordered_json& messages, const text::RenderOptions& options,
                       const std::string& text);

@@ -6,6 +6,7 @@
 
 #include "base/version.h"
 #include "server/page.h"
+#include "server/preparer.h"
 #include "server/prometheus.h"
 
 namespace convene::server {
@@ -71,6 +72,16 @@ ApiError QueueFull(int max_queue) {
   return {.status = 429,
           .message =
               fmt::format("as many requests wait as may ({}, --max-queue); try again", max_queue),
+          .type = "rate_limit_error",
+          .code = "queue_full",
+          .retry_after_s = kRetryAfterS};
+}
+
+ApiError BodiesFull(size_t max_bytes) {
+  return {.status = 429,
+          .message = fmt::format("the requests that wait to be read would have more than {} bytes "
+                                 "together ({} times --max-body); try again, or send smaller ones",
+                                 max_bytes, Preparer::kLargestBodies),
           .type = "rate_limit_error",
           .code = "queue_full",
           .retry_after_s = kRetryAfterS};

@@ -2,6 +2,7 @@
 // and the page that shows them. Requests for text are not here.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <variant>
 
@@ -21,6 +22,7 @@ openai::ApiError NotLoaded();
 openai::ApiError ShuttingDown();
 openai::ApiError RankLost();
 openai::ApiError QueueFull(int max_queue);
+openai::ApiError BodiesFull(size_t max_bytes);  // of those that wait to be read
 
 struct ServerState {
   const std::string& model_name;

@@ -45,6 +45,7 @@ Exchange::Exchange(std::shared_ptr<Responder> responder, openai::GenerationBody 
       metrics_(metrics),
       answers_(prompt_sizes.size()),
       before_(prompt_sizes.size()),
+      logprobs_(prompt_sizes.size()),
       times_(prompt_sizes.size()),
       last_sent_(Clock::now()) {
   for (size_t i = 0; i < prompt_sizes.size(); ++i) answers_[i].num_prompt_tokens = prompt_sizes[i];
@@ -86,10 +87,11 @@ bool Exchange::Take(JobEvent event) {
     answer.num_reasoning_tokens += tokens.size();
   }
   answer.finish = event.update.finish;
-  // Where nobody asks for log probabilities, their number is all that is wanted of tokens.
+  // Their number is all that is wanted of tokens later.
   for (const engine::GeneratedToken& token : tokens) {
-    answer.tokens.push_back(body_.streams ? engine::GeneratedToken{.token = token.token} : token);
+    answer.tokens.push_back({.token = token.token});
   }
+  if (body_.request.num_logprobs && !body_.streams) logprobs_[idx].Add(tokenizer_, body_, tokens);
   if (event.is_first && response_) {
     response_->Begin();
   } else if (body_.streams && event.is_first && body_.is_chat) {
@@ -183,11 +185,7 @@ void Exchange::Stream(size_t idx, std::span<const AnswerEvent> events,
   const auto send = [&](const AnswerEvent& event) {
     if (!body_.streams) return;
     SendEvent(openai::PieceChunk(tokenizer_, body_, head_, choice_idx, event, answer, tokens,
-                                 before_[idx]));
-    for (const engine::GeneratedToken& token : tokens) {
-      const Result<std::string> bytes = tokenizer_.BytesOf(token.token);
-      if (bytes) before_[idx].Add(*bytes);
-    }
+                                 &before_[idx]));
     tokens = {};
   };
   for (const AnswerEvent& event : events) {
@@ -248,8 +246,9 @@ void Exchange::Finish() {
     responder_->EndStream();
     return;
   }
-  responder_->Respond({.body = Dump(openai::AnswerBody(tokenizer_, body_, answers_, head_)) + "\n",
-                       .headers = headers_});
+  responder_->Respond(
+      {.body = openai::AnswerText(tokenizer_, body_, answers_, logprobs_, head_) + "\n",
+       .headers = headers_});
 }
 
 void Exchange::Fail(const openai::ApiError& error) {

@@ -100,7 +100,8 @@ class Exchange {
   std::optional<openai::ResponseStream> response_;  // of /v1/responses
   std::vector<openai::AnswerParser> parsers_;       // of each choice of a chat
   std::vector<openai::Answer> answers_;
-  std::vector<openai::CharacterCount> before_;  // of each choice's tokens that were streamed
+  std::vector<openai::CharacterCount> before_;  // of each completion's tokens that were streamed
+  std::vector<openai::LogprobsText> logprobs_;  // of each choice that is not streamed
   std::vector<Times> times_;                    // of each choice
   size_t num_finished_ = 0;
   bool has_ended_ = false;

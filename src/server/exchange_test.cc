@@ -101,6 +101,57 @@ TEST_F(ExchangeTest, WholeAnswersComeOnceWhenAllChoicesHaveEnded) {
   EXPECT_EQ(exchange.Figures().finish, "length");
 }
 
+TEST_F(ExchangeTest, WholeAnswersHaveTheLogProbabilitiesOfAllTheirTokens) {
+  openai::GenerationBody asked;
+  asked.request.num_logprobs = 1;
+  Exchange exchange = Make(false, 2, /*is_chat=*/true, {}, asked);
+  const auto take = [&](int choice_idx, bool is_first, double logprob,
+                        std::optional<engine::FinishReason> finish = {}) {
+    JobEvent event = Event(choice_idx, "a", is_first, finish);
+    event.update.token.logprob = logprob;
+    event.update.token.top = {{.token = 37, .logprob = -0.25}};
+    return exchange.Take(std::move(event));
+  };
+  EXPECT_FALSE(take(0, true, -1));
+  EXPECT_FALSE(take(1, true, -4, engine::FinishReason::kLength));
+  EXPECT_FALSE(take(0, false, -2));
+  EXPECT_TRUE(take(0, false, -3, engine::FinishReason::kLength));
+  const json choices = json::parse(responder_->text)["choices"];
+  const json& first = choices[0]["logprobs"]["content"];
+  ASSERT_EQ(first.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(first[i]["logprob"], -1.0 - static_cast<double>(i));
+    EXPECT_EQ(first[i]["top_logprobs"][0]["logprob"], -0.25);
+  }
+  ASSERT_EQ(choices[1]["logprobs"]["content"].size(), 1u);
+  EXPECT_EQ(choices[1]["logprobs"]["content"][0]["logprob"], -4);
+  EXPECT_EQ(json::parse(responder_->text)["usage"]["completion_tokens"], 4);
+}
+
+// A special token that the text leaves out, as with ignore_eos, takes no place in it either.
+TEST_F(ExchangeTest, OffsetsOfAStreamedCompletionAreThoseOfItsText) {
+  int32_t special = 0;
+  while (special < (*tokenizer_)->vocab_size() && !(*tokenizer_)->IsSpecial(special)) ++special;
+  ASSERT_LT(special, (*tokenizer_)->vocab_size());
+  openai::GenerationBody asked;
+  asked.request.num_logprobs = 0;
+  Exchange exchange = Make(true, 1, /*is_chat=*/false, {}, asked);
+  JobEvent left_out = Event(0, "", true);
+  left_out.update.token.token = special;
+  const std::string text = *(*tokenizer_)->BytesOf(36);
+  EXPECT_FALSE(exchange.Take(left_out));
+  EXPECT_FALSE(exchange.Take(Event(0, text)));
+  EXPECT_TRUE(exchange.Take(Event(0, text, false, engine::FinishReason::kLength)));
+  std::vector<size_t> offsets;
+  for (const std::string& event : Events()) {
+    if (event == "[DONE]" || json::parse(event)["choices"].empty()) continue;
+    const json logprobs = json::parse(event)["choices"][0]["logprobs"];
+    if (!logprobs.is_null()) offsets.push_back(logprobs["text_offset"][0]);
+  }
+  ASSERT_EQ(text.size(), 1u);
+  EXPECT_EQ(offsets, (std::vector<size_t>{0, 0, 1}));
+}
+
 // The number that follows a line's name and labels.
 double Figure(const std::string& metrics, const std::string& name) {
   const size_t at = metrics.find("\n" + name + "{");
@@ -271,6 +322,41 @@ TEST_F(ExchangeTest, AResponseGrowsByItems) {
   EXPECT_EQ(response["output"][2]["arguments"], "{\"a\": 1}");
   EXPECT_EQ(response["usage"]["output_tokens"], 7);
   EXPECT_EQ(response["usage"]["input_tokens_details"]["cached_tokens"], 64);
+}
+
+// After two seconds in the queue a comment has begun the stream, and nothing more.
+TEST_F(ExchangeTest, AResponseThatFailsBeforeItsFirstTokenIsCreatedNevertheless) {
+  openai::GenerationBody asked;
+  asked.is_response = true;
+  asked.repeated = {{"instructions", nullptr}};
+  Exchange exchange = Make(true, 1, true, {}, asked);
+  exchange.KeepAlive(Clock::duration(0), std::chrono::hours(1));
+  exchange.Fail(
+      {.status = 429, .message = "full", .type = "rate_limit_error", .code = "queue_full"});
+  std::vector<json> events;
+  for (size_t at = 0; (at = responder_->text.find("data: ", at)) != std::string::npos; ++at) {
+    const size_t begin = at + 6;
+    events.push_back(
+        json::parse(responder_->text.substr(begin, responder_->text.find('\n', begin) - begin)));
+  }
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0]["type"], "response.created");
+  EXPECT_EQ(events[0]["response"]["status"], "in_progress");
+  EXPECT_EQ(events[1]["type"], "response.in_progress");
+  EXPECT_EQ(events[2]["type"], "response.failed");
+  EXPECT_EQ(events[2]["sequence_number"], 2);
+  EXPECT_EQ(events[2]["response"]["error"], (json{{"code", "queue_full"}, {"message", "full"}}));
+
+  *responder_ = {};
+  Exchange within = Make(true, 1, true, {}, asked);
+  EXPECT_FALSE(within.Take(Event(0, "ab", true)));
+  JobEvent failed = Event(0, "");
+  failed.update.error = Unavailable("a rank is gone");
+  EXPECT_TRUE(within.Take(failed));
+  EXPECT_EQ(responder_->text.find("response.created", responder_->text.find("data: ") + 40),
+            std::string::npos);
+  EXPECT_THAT(responder_->text, HasSubstr("\"code\":\"service_unavailable_error\""));
+  EXPECT_EQ(responder_->num_ends, 1);
 }
 
 TEST_F(ExchangeTest, AnErrorHasAStatusBeforeTheStreamAndIsAnEventWithinIt) {

@@ -77,12 +77,16 @@ class Handler {
 struct HttpLimits {
   size_t max_header_bytes = size_t{16} << 10;
   size_t max_body_bytes = size_t{8} << 20;
-  size_t max_bodies_bytes = size_t{256} << 20;  // of all requests that are being read
-  size_t max_unsent_bytes = size_t{4} << 20;    // of a stream whose client does not read
+  // Of all requests that are being read or wait for the beginning of their response: what has come
+  // of bodies that are larger than small ones, which pass in any case.
+  size_t max_bodies_bytes = size_t{256} << 20;
+  size_t small_body_bytes = size_t{64} << 10;
+  size_t max_unsent_bytes = size_t{4} << 20;  // of a stream whose client does not read
   int max_connections = 4096;
   std::chrono::seconds header_timeout{10};  // from the first byte of a request
   std::chrono::seconds idle_timeout{75};    // of a connection without request
-  // Of a body and of what is sent, which may take a second for every 64 KiB besides.
+  // Of a body and of what is sent, which may take a second besides for every 64 KiB, of a body for
+  // those that have come; and of a pause within a body.
   std::chrono::seconds client_timeout{30};
 };
 

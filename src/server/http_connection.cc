@@ -27,9 +27,11 @@ using std::chrono::seconds;
 constexpr size_t kMaxAheadBytes = size_t{64} << 10;
 constexpr size_t kReadBytes = size_t{4} << 10;
 constexpr size_t kBufferBytes = kMaxAheadBytes + kReadBytes;
+constexpr size_t kBodyPieceBytes = size_t{64} << 10;  // that is read of a body at once, at most
 // How long a client may go on sending what will not be read, so that it sees the response.
 constexpr seconds kLingerTime{2};
 constexpr const char* kShutsDown = "the server shuts down";
+constexpr int kTryAgainS = 1;  // of what there may be room for soon
 
 std::string TextOf(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
@@ -84,7 +86,7 @@ void HttpConnection::Start() { WaitForRequest(); }
 
 void HttpConnection::StartRefusing(int status, const std::string& message) {
   head_.client = client_;
-  Reject(status, message);
+  Reject(status, message, kTryAgainS);
 }
 
 void HttpConnection::Drain() {
@@ -176,12 +178,9 @@ void HttpConnection::OnHeader(ErrorCode error) {
   if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
     return Reject(415, "bodies must be sent as they are, without Content-Encoding");
   }
-  const size_t expected = parser_->content_length()
-                              ? static_cast<size_t>(*parser_->content_length())
-                              : (parser_->chunked() ? shared_.limits.max_body_bytes : 0);
-  if (!ReserveBody(expected)) {
-    return Reject(503, "too many large requests are being read; try again");
-  }
+  // What is said of its length takes no room from others, but what surely has none need not come.
+  const auto length = parser_->content_length();
+  if (length && !HasRoomForBody(static_cast<size_t>(*length))) return RejectForBodies();
   if (boost::beast::iequals(request[http::field::expect], "100-continue")) {
     Write("HTTP/1.1 100 Continue\r\n\r\n");
   }
@@ -200,14 +199,30 @@ RequestHead HttpConnection::HeadOf() const {
   return head;
 }
 
-bool HttpConnection::ReserveBody(size_t bytes) {
-  if (shared_.body_bytes + bytes > shared_.limits.max_bodies_bytes) return false;
-  shared_.body_bytes += bytes;
-  reserved_bytes_ = bytes;
+bool HttpConnection::HasRoomForBody(size_t bytes) const {
+  if (bytes <= shared_.limits.small_body_bytes) return true;
+  return shared_.body_bytes - counted_bytes_ + bytes <= shared_.limits.max_bodies_bytes;
+}
+
+// So much of the body has come. False: there is no room for it beside those of other requests.
+bool HttpConnection::CountBody(size_t bytes) {
+  if (!HasRoomForBody(bytes)) return false;
+  const size_t counted = bytes > shared_.limits.small_body_bytes ? bytes : 0;
+  shared_.body_bytes += counted - counted_bytes_;
+  counted_bytes_ = counted;
   return true;
 }
 
-void HttpConnection::ReleaseBody() { shared_.body_bytes -= std::exchange(reserved_bytes_, 0); }
+void HttpConnection::ReleaseBody() { shared_.body_bytes -= std::exchange(counted_bytes_, 0); }
+
+void HttpConnection::RejectForBodies() {
+  Reject(503,
+         fmt::format("the bodies of requests that are being read or wait would have more than {} "
+                     "bytes together (the limit is twice --max-body, at least 256 MiB): try again, "
+                     "or send at most {} bytes, which pass in any case",
+                     shared_.limits.max_bodies_bytes, shared_.limits.small_body_bytes),
+         kTryAgainS);
+}
 
 // A body in chunks may be surrounded by words that nobody wants. Those of one chunk and the fields
 // behind the last one are bounded by the buffer, all chunks' together here.
@@ -222,9 +237,41 @@ void HttpConnection::BoundChunkExtensions() {
 
 void HttpConnection::ReadBody() {
   BoundChunkExtensions();
-  SetDeadline(read_timer_, TimeFor(reserved_bytes_));
-  http::async_read(socket_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode error, size_t) { self->OnBody(error); });
+  parser_->eager(true);
+  body_begin_ = std::chrono::steady_clock::now();
+  ParseBody();
+}
+
+// What has come of the body, and then what comes. (Beast's reads go on by themselves where a piece
+// ends between two chunks, and nobody would see what came.) The deadline follows what has come:
+// neither a length that was only said nor a beginning that was sent fast makes a client's rest as
+// slow as it likes.
+void HttpConnection::ParseBody() {
+  ErrorCode error;
+  while (!error && !parser_->is_done() && buffer_.size() > 0) {
+    buffer_.consume(parser_->put(buffer_.data(), error));
+  }
+  if (error && error != http::error::need_more) return OnBody(error);
+  const size_t num_come = parser_->get().body().size();
+  if (!CountBody(num_come)) return RejectForBodies();
+  if (parser_->is_done()) return OnBody({});
+  const size_t room = std::min(kBodyPieceBytes, buffer_.max_size() - buffer_.size());
+  if (room == 0) return OnBody(http::error::buffer_overflow);
+  const std::chrono::steady_clock::duration pause = shared_.limits.client_timeout;
+  const auto left = body_begin_ + TimeFor(num_come) - std::chrono::steady_clock::now();
+  SetDeadline(read_timer_, std::min<std::chrono::steady_clock::duration>(left, pause));
+  socket_.async_read_some(buffer_.prepare(room),
+                          [self = shared_from_this()](ErrorCode failed, size_t num_bytes) {
+                            self->OnPieceOfBody(failed, num_bytes);
+                          });
+}
+
+void HttpConnection::OnPieceOfBody(ErrorCode error, size_t num_bytes) {
+  if (is_closed_) return;
+  if (error == asio::error::eof) error = http::error::partial_message;
+  if (error || shared_.is_draining) return OnBody(error);
+  buffer_.commit(num_bytes);
+  ParseBody();
 }
 
 void HttpConnection::OnBody(ErrorCode error) {
@@ -246,18 +293,20 @@ void HttpConnection::OnBody(ErrorCode error) {
   ClearDeadline(read_timer_);
   HttpRequest request{.head = std::move(head_), .body = std::move(parser_->get().body())};
   parser_.reset();
-  // Until the response begins, something of its size waits with the request.
-  ReleaseBody();
-  shared_.body_bytes += reserved_bytes_ = request.body.size();
+  // Until the response begins, something of its size waits with the request and stays counted.
   is_answering_ = true;
   shared_.handler->Handle(std::move(request), shared_from_this());
   if (is_answering_ && !ends_response_) WatchClient();
 }
 
 // What follows in the stream is not read as a request.
-void HttpConnection::Reject(int status, const std::string& message) {
+void HttpConnection::Reject(int status, const std::string& message, int retry_after_s) {
   keeps_alive_ = false;
-  RejectWith(shared_.handler->ProtocolError(head_, status, message));
+  Response response = shared_.handler->ProtocolError(head_, status, message);
+  if (retry_after_s > 0) {
+    response.headers.emplace_back("Retry-After", fmt::to_string(retry_after_s));
+  }
+  RejectWith(response);
 }
 
 // Nor here, unless it is a head without a body, as of a page that is not there.

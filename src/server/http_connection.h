@@ -6,14 +6,15 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "server/arriving_body.h"
 #include "server/http.h"
 
 namespace convene::server {
@@ -22,7 +23,7 @@ namespace convene::server {
 struct SharedHttp {
   HttpLimits limits;
   Handler* handler = nullptr;
-  size_t body_bytes = 0;     // of all requests that are being read
+  size_t body_bytes = 0;     // of all requests, as HttpLimits::max_bodies_bytes counts them
   bool is_draining = false;  // connections close after their response
   std::function<void(class HttpConnection*)> closed;
 };
@@ -51,18 +52,22 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
 
  private:
   using ErrorCode = boost::system::error_code;
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<ArrivingBody>;
 
   void WaitForRequest();
   void ReadHeader();
   void OnHeader(ErrorCode error);
   void BoundChunkExtensions();
   void ReadBody();
+  void ParseBody();
+  void OnPieceOfBody(ErrorCode error, size_t num_bytes);
   void OnBody(ErrorCode error);
-  void Reject(int status, const std::string& message);
+  void Reject(int status, const std::string& message, int retry_after_s = 0);
+  void RejectForBodies();
   void RejectWith(const Response& response);
   RequestHead HeadOf() const;
-  bool ReserveBody(size_t bytes);
+  bool HasRoomForBody(size_t bytes) const;
+  bool CountBody(size_t bytes);
   void ReleaseBody();
 
   void WatchClient();
@@ -89,7 +94,8 @@ class HttpConnection : public Responder, public std::enable_shared_from_this<Htt
   RequestHead head_;  // of the request whose body is being read
   std::function<void(std::uint64_t, boost::beast::string_view, ErrorCode&)> on_chunk_;
   size_t extension_bytes_ = 0;
-  size_t reserved_bytes_ = 0;
+  size_t counted_bytes_ = 0;  // of shared_.body_bytes
+  std::chrono::steady_clock::time_point body_begin_;
 
   bool is_closed_ = false;
   bool is_answering_ = false;  // from the body's end to the response's

@@ -83,7 +83,10 @@ void HttpServer::State::OnAccepted(tcp::socket socket) {
   connections.insert(connection.get());
   shared.handler->CountConnections(static_cast<int>(connections.size()));
   if (!is_too_many) return connection->Start();
-  connection->StartRefusing(503, "the server has as many connections as it takes");
+  connection->StartRefusing(
+      503, fmt::format("the server has as many connections as it takes ({}, --max-connections); "
+                       "close those that you do not need, or try again",
+                       shared.limits.max_connections));
 }
 
 void HttpServer::State::OnClosed(HttpConnection* connection) {

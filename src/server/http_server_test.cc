@@ -11,6 +11,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -177,6 +178,28 @@ TEST(HttpServer, EndsWhoIsSlowWithAHeaderABodyOrARequest) {
   EXPECT_TRUE(Eventually([&] { return server.handler.num_connections == 0; }));
 }
 
+// The deadline of a body follows what has come of it.
+TEST(HttpServer, ALengthThatIsOnlySaidBuysNoTime) {
+  TestServer server({.client_timeout = std::chrono::seconds(1)});
+  Client silent(server);
+  EXPECT_TRUE(silent.Send(Post("/size", size_t{8} << 20, "0123456789")));
+  Client pausing(server);
+  EXPECT_TRUE(pausing.Send(Post("/size", size_t{8} << 20, std::string(size_t{7} << 20, 'x'))));
+  EXPECT_TRUE(Eventually([&] { return server.handler.num_connections == 0; }));
+}
+
+TEST(HttpServer, ABodyThatComesOnMayTakeLonger) {
+  TestServer server({.client_timeout = std::chrono::seconds(2)});
+  const std::string piece(size_t{1} << 20, 'x');
+  Client client(server);
+  EXPECT_TRUE(client.Send(Post("/size", 3 * piece.size(), piece)));
+  for (int i = 0; i < 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    EXPECT_TRUE(client.Send(piece));
+  }
+  EXPECT_THAT(client.ReadSome(), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("3145728")));
+}
+
 TEST(HttpServer, EndsAClientThatDoesNotTakeItsStream) {
   TestServer server({.max_unsent_bytes = size_t{1} << 20});
   Client client(server);
@@ -288,36 +311,56 @@ TEST(HttpServer, TakesSoManyConnectionsAndSaysSoToMore) {
   Client two(server);
   ASSERT_TRUE(Eventually([&] { return server.handler.num_connections == 2; }));
   Client three(server);
-  EXPECT_THAT(three.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(three.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1"),
+                                       HasSubstr("(2, --max-connections)")));
   EXPECT_TRUE(one.Send(Post("/size", 3, "abc")));
   EXPECT_THAT(one.ReadSome(), StartsWith("HTTP/1.1 200"));
 }
 
-TEST(HttpServer, BoundsTheBodiesOfAllClientsTogether) {
-  TestServer server({.max_body_bytes = 800, .max_bodies_bytes = 1000});
+// Whether a POST of so many bytes is answered; the server closes behind it.
+bool IsAnswered(const TestServer& server, size_t num_bytes) {
+  Client client(server);
+  client.Send(fmt::format(
+      "POST /size HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+      num_bytes, std::string(num_bytes, 'x')));
+  return client.ReadToEnd().starts_with("HTTP/1.1 200");
+}
+
+TEST(HttpServer, BoundsTheBodiesOfAllClientsTogetherByWhatHasCome) {
+  TestServer server({.max_body_bytes = 800, .max_bodies_bytes = 1000, .small_body_bytes = 100});
+  // Lengths that are only said take no room, and nor do the beginnings of bodies.
+  std::vector<std::unique_ptr<Client>> silent;
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(std::make_unique<Client>(server));
+    EXPECT_TRUE(silent.back()->Send(Post("/size", 600, "begun")));
+  }
+  ASSERT_TRUE(Eventually([&] { return server.handler.num_connections == 5; }));
+  EXPECT_TRUE(IsAnswered(server, 600));
+
   Client one(server);
-  EXPECT_TRUE(one.Send(Post("/size", 600, "begun")));
-  ASSERT_TRUE(Eventually([&] { return server.handler.num_connections == 1; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(one.Send(Post("/size", 600, std::string(500, 'x'))));
+  ASSERT_TRUE(Eventually([&] { return !IsAnswered(server, 600); }));
   Client two(server);
   EXPECT_TRUE(two.Send(Post("/size", 600, "begun")));
-  EXPECT_THAT(two.ReadToEnd(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(two.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1"),
+                                     HasSubstr("1000 bytes"), HasSubstr("--max-body")));
+  EXPECT_TRUE(IsAnswered(server, 100));
   Client large(server);
   EXPECT_TRUE(large.Send(Post("/size", 801, "begun")));
   const std::string refusal = large.ReadToEnd();
   EXPECT_THAT(refusal, StartsWith("HTTP/1.1 413"));
   EXPECT_THAT(refusal, HasSubstr("\r\nX-Path: /"));  // the handler knows whose it was
   EXPECT_THAT(refusal, ContainsRegex("\r\nDate: [MTWFS][a-z][a-z], [0-9][0-9] [A-Z][a-z][a-z] "));
-  // A body in chunks may become as large as any.
+  // A body in chunks is refused when there is no room for more of it.
   Client chunked(server);
   EXPECT_TRUE(chunked.Send(
-      "POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"));
+      fmt::format("POST /size HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+                  "258\r\n{}\r\n",
+                  std::string(600, 'x'))));
   EXPECT_THAT(chunked.ReadToEnd(), StartsWith("HTTP/1.1 503"));
-  EXPECT_TRUE(one.Send(std::string(595, 'x')));
+  EXPECT_TRUE(one.Send(std::string(100, 'x')));
   EXPECT_THAT(one.ReadSome(), HasSubstr("600"));
-  Client three(server);
-  EXPECT_TRUE(three.Send(Post("/size", 3, "abc")));
-  EXPECT_THAT(three.ReadSome(), StartsWith("HTTP/1.1 200"));
+  EXPECT_TRUE(IsAnswered(server, 600));
 }
 
 TEST(HttpServer, BoundsWhatSurroundsTheChunksOfABody) {

@@ -248,9 +248,4 @@ int JobQueue::num_waiting() const {
   return num_waiting_;
 }
 
-bool JobQueue::is_closed() const {
-  const std::scoped_lock lock(mutex_);
-  return is_closed_;
-}
-
 }  // namespace convene::server

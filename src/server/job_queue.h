@@ -92,7 +92,6 @@ class JobQueue {
   void Finish(JobId id, const std::string& client);
 
   int num_waiting() const;  // choices
-  bool is_closed() const;
 
  private:
   // A job with the choices that were not taken.

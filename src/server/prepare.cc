@@ -54,19 +54,42 @@ std::optional<std::string> FieldAtFault(const ServedModel& model, const engine::
   return std::nullopt;
 }
 
-// Whether the engine would take each prompt.
-std::optional<ApiError> CheckChoices(const ServedModel& model,
-                                     const std::vector<engine::Request>& choices,
+// Whether the engine would take the choices of each prompt, which differ in their seeds alone. It
+// is asked of one of them: as many copies of what is too long may be more than the memory.
+std::optional<ApiError> CheckPrompts(const ServedModel& model, const engine::Request& request,
+                                     std::span<const std::vector<int32_t>> prompts,
                                      const char* prompt_field) {
-  for (const engine::Request& choice : choices) {
+  for (const std::vector<int32_t>& prompt : prompts) {
+    engine::Request choice = request;
+    choice.prompt = prompt;
     const Status valid = model.check(choice);
     if (valid) continue;
     ApiError error = openai::ToApiError(valid.error());
     error.param = FieldAtFault(model, choice, prompt_field);
-    if (std::ssize(choice.prompt) >= model.context) error.code = "context_length_exceeded";
+    if (std::ssize(prompt) >= model.context) error.code = "context_length_exceeded";
     return error;
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> CheckLogprobs(const ServedModel& model, const openai::GenerationBody& body,
+                                      std::span<const std::vector<int32_t>> prompts) {
+  if (!body.request.num_logprobs || body.streams) return std::nullopt;
+  int64_t num_tokens = 0;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const int64_t room = std::max<int64_t>(1, model.context - std::ssize(prompt));
+    const int64_t most = std::min<int64_t>(body.request.max_tokens.value_or(model.context), room);
+    num_tokens += body.num_answers * most;
+  }
+  const int64_t num_logprobs = num_tokens * (1 + *body.request.num_logprobs);
+  if (num_logprobs <= kMaxLogprobs) return std::nullopt;
+  const char* field = body.is_chat ? "top_logprobs" : "logprobs";
+  ApiError error = openai::InvalidRequest(fmt::format(
+      "the answer may have {} tokens with {} log probabilities each, {} in all; an answer that is "
+      "not streamed has at most {}: lower max_tokens, n or {}, or set stream to true",
+      num_tokens, 1 + *body.request.num_logprobs, num_logprobs, kMaxLogprobs, field));
+  error.param = field;
+  return error;
 }
 
 }  // namespace
@@ -90,9 +113,10 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   defaults.seed = seed;
   const bool is_chat = api != Api::kCompletions;
   const char* prompt_field = api == Api::kResponses ? "input" : is_chat ? "messages" : "prompt";
+  PreparedRequest prepared;
   const auto refused = [&](openai::FieldError wrong) {
-    return openai::ToApiError(api == Api::kResponses ? openai::InResponses(std::move(wrong))
-                                                     : wrong);
+    if (api != Api::kResponses) return openai::ToApiError(wrong);
+    return openai::ToApiError(openai::InResponses(std::move(wrong), prepared.body.message_items));
   };
   auto parsed = api == Api::kResponses
                     ? openai::ParseResponsesBody(std::get<ordered_json>(json), defaults)
@@ -101,7 +125,6 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   if (const auto* wrong = std::get_if<openai::FieldError>(&parsed)) {
     return openai::ToApiError(*wrong);
   }
-  PreparedRequest prepared;
   prepared.body = std::get<openai::GenerationBody>(std::move(parsed));
   openai::GenerationBody& request = prepared.body;
   if (auto error = CheckModelName(model, request.model)) return *std::move(error);
@@ -118,6 +141,10 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
     prepared.reading = std::get<openai::AnswerReading>(std::move(reading));
   }
   if (!request.request.max_tokens) request.request.max_tokens = model.max_new_tokens;
+  if (auto error = CheckPrompts(model, request.request, prompts, prompt_field)) {
+    return *std::move(error);
+  }
+  if (auto error = CheckLogprobs(model, request, prompts)) return *std::move(error);
   for (const std::vector<int32_t>& prompt : prompts) {
     for (int i = 0; i < request.num_answers; ++i) {
       engine::Request choice = request.request;
@@ -127,7 +154,6 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
       prepared.choices.push_back(std::move(choice));
     }
   }
-  if (auto error = CheckChoices(model, prepared.choices, prompt_field)) return *std::move(error);
   if (keeps_prompt) {
     const ordered_json& all = std::get<ordered_json>(json);
     prepared.prompt_text = all.value(prompt_field, ordered_json()).dump();

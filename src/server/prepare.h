@@ -59,6 +59,10 @@ std::optional<openai::ApiError> CheckModelName(const ServedModel& model, const s
 // Which of the paths for text a body came to.
 enum class Api : uint8_t { kChat, kCompletions, kResponses };
 
+// The most log probabilities of an answer that is not streamed: of each token that it may have one,
+// and as many as are asked for besides. Its body is held as a whole, about 60 bytes for each.
+inline constexpr int64_t kMaxLogprobs = int64_t{1} << 20;
+
 // `seed`: of a request that names none. Further answers to a prompt have the seeds behind it.
 std::variant<PreparedRequest, openai::ApiError> PrepareGeneration(const ServedModel& model,
                                                                   std::string_view body, Api api,

@@ -28,13 +28,16 @@ Status Preparer::Start() {
   return {};
 }
 
-bool Preparer::HasRoom() const {
-  return num_waiting_ <= 1 || (num_waiting_ <= capacity_ && num_waiting_bytes_ <= capacity_bytes_);
+std::optional<Lack> Preparer::FindLack() const {
+  if (num_waiting_ <= 1) return std::nullopt;
+  if (num_waiting_ > capacity_) return Lack::kBodies;
+  if (num_waiting_bytes_ > capacity_bytes_) return Lack::kBytes;
+  return std::nullopt;
 }
 
 void Preparer::Push(Reading reading) {
   const std::string client = reading.client;
-  std::vector<Reading> refused;
+  std::vector<std::pair<Reading, Lack>> refused;
   {
     const std::scoped_lock lock(mutex_);
     share_.Enter(client);
@@ -42,10 +45,12 @@ void Preparer::Push(Reading reading) {
     num_waiting_bytes_ += reading.num_bytes;
     clients_[client].num_bytes += reading.num_bytes;
     clients_[client].waiting.push_back(std::move(reading));
-    while (!HasRoom()) refused.push_back(TakeNewestOfLargest(client));
+    while (const std::optional<Lack> lack = FindLack()) {
+      refused.emplace_back(TakeNewestOfLargest(client), *lack);
+    }
   }
   changed_.notify_all();  // not every thread takes every body
-  for (const Reading& each : refused) each.refuse();
+  for (const auto& [each, lack] : refused) each.refuse(lack);
 }
 
 Reading Preparer::TakeNewestOfLargest(const std::string& client) {

@@ -20,12 +20,15 @@
 
 namespace convene::server {
 
+// Of which there are as many as may wait.
+enum class Lack { kBodies, kBytes };
+
 // The reading of one body.
 struct Reading {
   std::string client;
   size_t num_bytes = 0;
-  std::function<void()> work;    // on a thread of the preparer's
-  std::function<void()> refuse;  // within Push, instead: there was no room for it
+  std::function<void()> work;             // on a thread of the preparer's
+  std::function<void(Lack lack)> refuse;  // within Push, instead: there was no room for it
 };
 
 class Preparer {
@@ -63,7 +66,7 @@ class Preparer {
   void Run(size_t most_bytes);
   // Of at most so many bytes, of the client whose turn it is.
   std::optional<Reading> TakeNext(size_t most_bytes);
-  bool HasRoom() const;
+  std::optional<Lack> FindLack() const;
   // Of the client with the most bytes, or of `client` where that has as many.
   Reading TakeNewestOfLargest(const std::string& client);
   Reading TakeOut(Clients::iterator client, std::deque<Reading>::iterator reading);

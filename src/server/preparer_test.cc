@@ -31,7 +31,10 @@ class PreparerTest : public ::testing::Test {
                   read_.push_back(name);
                   read_one_.notify_all();
                 },
-            .refuse = [this, name] { refused_.push_back(name); }};
+            .refuse =
+                [this, name](Lack lack) {
+                  refused_.push_back(name + (lack == Lack::kBytes ? " for its bytes" : ""));
+                }};
   }
 
   std::vector<std::string> WaitForRead(size_t count) {
@@ -73,15 +76,15 @@ TEST_F(PreparerTest, WhoHasTheMostBytesWaitingIsRefused) {
   Preparer preparer(4, 100);             // whose threads do not run
   preparer.Push(Body("a1", "a", 1000));  // the only one
   preparer.Push(Body("a2", "a", 10));
-  EXPECT_THAT(refused_, ElementsAre("a2"));
+  EXPECT_THAT(refused_, ElementsAre("a2 for its bytes"));
   preparer.Push(Body("b1", "b", 10));
-  EXPECT_THAT(refused_, ElementsAre("a2", "a1"));
+  EXPECT_THAT(refused_, ElementsAre("a2 for its bytes", "a1 for its bytes"));
   preparer.Push(Body("b2", "b", 80));
   preparer.Push(Body("c1", "c", 5));
-  EXPECT_THAT(refused_, ElementsAre("a2", "a1"));
+  EXPECT_THAT(refused_, ElementsAre("a2 for its bytes", "a1 for its bytes"));
   preparer.Push(Body("c2", "c", 5));
   preparer.Push(Body("c3", "c", 0));  // a fifth
-  EXPECT_THAT(refused_, ElementsAre("a2", "a1", "b2"));
+  EXPECT_THAT(refused_, ElementsAre("a2 for its bytes", "a1 for its bytes", "b2"));
 }
 
 TEST_F(PreparerTest, StopsWithoutReadingWhatWaits) {

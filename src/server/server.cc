@@ -53,7 +53,7 @@ class Server::Impl : public Handler {
         log_(options.log_level),
         queue_(options.max_queue),
         first_seed_((uint64_t{std::random_device()()} << 32) | std::random_device()()),
-        preparer_(options.max_queue, Preparer::kLargestBodies * options.limits.max_body_bytes) {}
+        preparer_(options.max_queue, MaxPreparedBytes()) {}
   ~Impl() override;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -84,6 +84,9 @@ class Server::Impl : public Handler {
     std::unique_ptr<Exchange> exchange = {};  // of one for text, once it is prepared
   };
 
+  size_t MaxPreparedBytes() const {
+    return Preparer::kLargestBodies * options_.limits.max_body_bytes;
+  }
   Response Error(const RequestHead& head, const ApiError& error);
   void Respond(const RequestHead& head, Responder& responder, Response response);
   void HandleGet(Route route, const RequestHead& head, Responder& responder);
@@ -331,7 +334,11 @@ void Server::Impl::Prepare(JobId id, std::string body,
   preparer_.Push({.client = pending_[id].client,
                   .num_bytes = shared->size(),
                   .work = [shared, read = std::move(read)] { read(*shared); },
-                  .refuse = [this, id] { RefusePending(id, QueueFull(options_.max_queue)); }});
+                  .refuse =
+                      [this, id](Lack lack) {
+                        RefusePending(id, lack == Lack::kBytes ? BodiesFull(MaxPreparedBytes())
+                                                               : QueueFull(options_.max_queue));
+                      }});
 }
 
 void Server::Impl::HandleTokens(HttpRequest request, bool is_tokenize,

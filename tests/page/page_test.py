@@ -101,6 +101,7 @@ class Author(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), AuthorHandler)
         self.behind = urllib.parse.urlsplit(behind).netloc
         self.text = ""
+        self.failure = ""  # what a stream says in place of its first word
         self.bodies = []  # of the chats so far
         self.num_left = 0  # clients that closed the connection before the end
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -133,6 +134,9 @@ class AuthorHandler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
+        if self.server.failure:
+            self.send({"error": {"message": self.server.failure}})
+            return
         text = self.server.text
         pieces = re.findall(r"(?s).{1,7}", text) if text is not None else ("on and on " for _ in range(10000))
         try:
@@ -284,6 +288,35 @@ class PageTest(unittest.TestCase):
         # And a new chat forgets.
         self.find("#clear").click()
         self.assertEqual(self.browser.find_elements(By.CSS_SELECTOR, ".message"), [])
+
+    def test_a_turn_without_a_word_of_an_answer_is_taken_back(self):
+        self.open(self.author.url)
+        texts = lambda: self.run_script("return [...document.querySelectorAll('.message .text')].map((one) => one.textContent)")
+        self.addCleanup(setattr, self.author, "failure", "")
+        self.author.failure = "the first is refused"
+        self.send("One?")
+        self.until(lambda: "the first is refused" in self.find("#progress").text and self.is_idle())
+        self.assertEqual(texts(), [])
+        self.assertTrue(self.find("#empty").is_displayed())
+        self.assertEqual(self.find("#prompt").get_attribute("value"), "One?")
+        self.assertFalse(self.find("#again").is_enabled())
+        self.author.failure = ""
+        self.author.text = "Yes."
+        self.answer("Two?")
+        self.assertEqual([message["content"] for message in self.author.bodies[-1]["messages"]], ["Two?"])
+        # An answer in whose place none came stays.
+        self.author.failure = "the other is refused"
+        self.find("#again").click()
+        self.until(lambda: "the other is refused" in self.find("#progress").text and self.is_idle())
+        self.assertEqual(texts(), ["Two?", "Yes."])
+        self.assertEqual(self.find("#prompt").get_attribute("value"), "")
+        self.send("Three?")
+        self.until(lambda: self.find("#prompt").get_attribute("value") == "Three?" and self.is_idle())
+        self.assertEqual(texts(), ["Two?", "Yes."])
+        self.author.failure = ""
+        self.answer("Four?")
+        self.assertEqual([message["content"] for message in self.author.bodies[-1]["messages"]],
+                         ["Two?", "Yes.", "Four?"])
 
     def test_what_a_model_or_a_person_writes_stays_text(self):
         self.open(self.author.url)

@@ -40,10 +40,11 @@ class Chat {
 
   regenerate() {
     if (this.running) return;
-    if (this.messages.at(-1)?.role === 'assistant') this.messages.pop().element.remove();
+    const before = this.messages.at(-1)?.role === 'assistant' ? this.messages.pop() : undefined;
+    before?.element.remove();
     if (this.messages.length === 0) return;
     ++this.rounds;
-    this.answer();
+    this.answer(before);
   }
 
   clear() {
@@ -56,13 +57,13 @@ class Chat {
     byId('prompt').focus();
   }
 
-  // Of the request. Answers that have no words, such as the one that is asked for, are left out.
+  // Of the request. The last message is the answer that is asked for.
   body() {
     const system = byId('system').value.trim();
     const body = {
       messages: [
         ...(system ? [{role: 'system', content: system}] : []),
-        ...this.messages.filter(({content}) => content !== '').map(({role, content}) => ({role, content})),
+        ...this.messages.slice(0, -1).map(({role, content}) => ({role, content})),
       ],
       stream: true,
       stream_options: {include_usage: true},
@@ -77,8 +78,9 @@ class Chat {
     return body;
   }
 
-  // Asks for the answer to the conversation, and shows it as it comes.
-  async answer() {
+  // Asks for the answer to the conversation, and shows it as it comes. `before`: the one in whose
+  // place it comes.
+  async answer(before) {
     const running = new AbortController();
     this.running = running;
     const element = this.show('assistant', '');
@@ -90,7 +92,11 @@ class Chat {
       this.note(message, this.figures(message));
       this.say(message.finish === 'length' ? 'The answer is as long as it may be.' : 'The answer is complete.');
     } catch (error) {
-      if (running.signal.aborted) {
+      const wasStopped = running.signal.aborted;
+      if (message.content === '') {
+        this.takeBack(message, before);
+        this.say(wasStopped ? 'Stopped before the first word.' : `There is no answer: ${error.message}`);
+      } else if (wasStopped) {
         this.note(message, `Stopped. ${this.figures(message)}`);
         this.say('Stopped.');
       } else {
@@ -102,6 +108,24 @@ class Chat {
       this.setBusy(message, false);
       byId('again').disabled = !this.messages.some((one) => one.role === 'user');
     }
+  }
+
+  // Of an answer that ended without a word: the conversation is as it was before it was asked for,
+  // so that a turn that a server refuses is not sent again with each later one.
+  takeBack(message, before) {
+    clearTimeout(message.timer);
+    if (this.messages.at(-1) !== message) return;  // a new chat was begun
+    this.messages.pop().element.remove();
+    if (before) {
+      --this.rounds;
+      this.messages.push(before);
+      byId('messages').append(before.element);
+      return;
+    }
+    const turn = this.messages.pop();
+    turn.element.remove();
+    byId('prompt').value = [turn.content, byId('prompt').value].filter((text) => text !== '').join('\n');
+    byId('empty').hidden = this.messages.length > 0;
   }
 
   async stream(message, signal) {
