@@ -51,11 +51,13 @@ model::ModelSpec ExpertsAlone(int width, int experts_of_rank, int num_ranks) {
   return spec;
 }
 
-int PartsOfExpert(int chunks) { return std::max(1, chunks / kExpertsOfRank); }
+int PartsOfExpert(int chunks, int experts_of_rank) { return std::max(1, chunks / experts_of_rank); }
 
-planner::PhaseStep StepOfExperts(int num_ranks, double rows) {
-  return {
-      .batch = num_ranks, .tokens = rows * kExpertsOfRank, .first_position = 0, .prompt_length = 0};
+planner::PhaseStep StepOfExperts(int num_ranks, int experts_of_rank, double rows) {
+  return {.batch = num_ranks,
+          .tokens = rows * experts_of_rank,
+          .first_position = 0,
+          .prompt_length = 0};
 }
 
 void Scored::Add(double is, double says, double error) {

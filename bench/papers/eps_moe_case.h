@@ -15,10 +15,14 @@ namespace convene::papers {
 inline constexpr int kRanksOfExperts = 4;
 // What the paper gives its exchanges (Table IV, note 4).
 inline constexpr int kExchangeMultiprocessors = 16;
-// Experts on each rank. The paper does not say. From above the data sheet's peak bounds it: with 12
-// the published 21.2 ms of Table II (3,072 rows of an expert, width 15,360, dense) less the
-// exchanges at the link's rate would need 95 % of the peak. 10 is the most that 5 chunks divide.
-inline constexpr int kExpertsOfRank = 10;
+// Experts on each rank in Tables II and IV and Fig. 10. The paper does not say, so this is
+// calibrated on one number of Table II: with 12 the published 21.2 ms (3,072 rows of an expert,
+// width 15,360, dense) less the exchanges at the link's rate would need 95 % of the data sheet's
+// peak. 10 is the most that 5 chunks divide.
+inline constexpr int kCalibratedExperts = 10;
+// What the paper itself implies: it has 20 chunks, and no more chunks than a rank has experts
+// (section IV-D, 1 <= N <= E). By the data sheet the published times then cannot be.
+inline constexpr int kImpliedExperts = 20;
 
 struct Setup {
   int num_ranks = 8;
@@ -43,10 +47,10 @@ model::ModelSpec ExpertsAlone(int width, int experts_of_rank, int num_ranks);
 
 // With more chunks than a rank has experts, the rows of each are divided, and its weights are read
 // once for each part: parts are experts of their own.
-int PartsOfExpert(int chunks);
+int PartsOfExpert(int chunks, int experts_of_rank);
 
 // `rows`: of each expert that is not divided.
-planner::PhaseStep StepOfExperts(int num_ranks, double rows);
+planner::PhaseStep StepOfExperts(int num_ranks, int experts_of_rank, double rows);
 
 // What the paper publishes beside what is predicted.
 struct Scored {

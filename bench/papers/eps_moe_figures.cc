@@ -254,8 +254,8 @@ struct Stage {
 };
 
 Stage SimulateStage(int width, double rows, int chunks, bool overlap, ExpertsOrder order) {
-  const model::ModelSpec spec =
-      ExpertsAlone(width, kExpertsOfRank * PartsOfExpert(chunks), kRanksOfExperts);
+  const model::ModelSpec spec = ExpertsAlone(
+      width, kCalibratedExperts * PartsOfExpert(chunks, kCalibratedExperts), kRanksOfExperts);
   strategy::StepOptions options;
   options.roles = planner::LayoutOf({1, kRanksOfExperts}, {kRanksOfExperts, 1});
   options.pipeline = Chunks(chunks, overlap);
@@ -263,7 +263,8 @@ Stage SimulateStage(int width, double rows, int chunks, bool overlap, ExpertsOrd
   const planner::StepQuestion question{
       .spec = spec,
       .options = options,
-      .groups = planner::Divide(StepOfExperts(kRanksOfExperts, rows), kRanksOfExperts)};
+      .groups = planner::Divide(StepOfExperts(kRanksOfExperts, kCalibratedExperts, rows),
+                                kRanksOfExperts)};
   schedule::Schedule schedule = strategy::BuildStep(spec, options);
   CombineOnce(schedule, chunks);
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
@@ -308,7 +309,14 @@ void FigureTen() {
   constexpr Load kLoads[] = {{1536, 3072}, {1536, 1024}, {1536, 256}, {1536, 64}, {15360, 3072}};
   fmt::print(
       "\n## Fig. 10: one layer of experts by number of chunks, ms: dispatch beside experts / one "
-      "after the other\n\n");
+      "after the other\n\n{} experts of each rank, as calibrated for Table II. Products: whichever "
+      "of grouped and dense is faster for each chunk, as the paper chooses, or one of both. Best: "
+      "the number of chunks that is fastest with dispatch beside experts. k N + b: the line "
+      "through "
+      "what N chunks take one after the other, up to {} chunks; R2: how well it fits them (1: "
+      "exactly). C: the shorter of dispatch and experts, the most that overlap can save. sqrt(C / "
+      "k): the number of chunks that the paper's formula (section IV-D) calls best.\n\n",
+      kCalibratedExperts, kCalibratedExperts);
   fmt::print(
       "| width | rows of an expert | products | 1 | 2 | 3 | 5 | 10 | 20 | best | gain over 1 | "
       "sqrt(C / k) | R2 of kN + b |\n"
@@ -336,7 +344,7 @@ void FigureTen() {
           best = chunks;
         }
         // Beyond, weights are read more than once.
-        if (chunks <= kExpertsOfRank) serial.push_back({double(chunks), without.seconds});
+        if (chunks <= kCalibratedExperts) serial.push_back({double(chunks), without.seconds});
       }
       const cost::LinearFit line = cost::FitLinear(serial);
       fmt::print(" {} | {:.1f} % | {:.1f} | {:.3f} |\n", best, 100 * (first / least - 1),
