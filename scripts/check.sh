@@ -17,7 +17,7 @@ parts=()
 for argument in "$@"; do
   case "$argument" in
     -h | --help)
-      sed -n '2,9s/^# //p' scripts/check.sh
+      sed -n '2,10s/^# //p' scripts/check.sh
       exit
       ;;
     --whole) whole=(--whole) ;;
@@ -28,6 +28,7 @@ done
 [ ${#parts[@]} -gt 0 ] || parts=(format includes shell tidy address thread fuzz clients page)
 
 install_packages "${build_packages[@]}" "${check_packages[@]}"
+[[ " ${parts[*]} " != *" page "* ]] || install_packages "${browser_packages[@]}"
 require_recent_tools
 
 # run_part PART: what it prints is the tool's; its status says whether the part passed.

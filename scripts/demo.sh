@@ -30,10 +30,10 @@ build release convene
   fail "models/demo holds no model" "Clone the repository again: the model is part of it."
 
 options=("$@")
-if ! given --prompt "$@" && ! given --prompt-file "$@"; then
+if ! given --prompt "$@" && ! given -p "$@" && ! given --prompt-file "$@"; then
   options+=(--prompt "It was a dark and stormy night, and the old house")
 fi
-given --max-tokens "$@" || options+=(--max-tokens 200)
+given --max-tokens "$@" || given -n "$@" || options+=(--max-tokens 200)
 given --seed "$@" || options+=(--seed 1)
 
 say "convene run models/demo ${options[*]@Q}"

@@ -11,9 +11,10 @@ build_packages=(
   libgtest-dev libgmock-dev
 )
 
-# What scripts/check.sh needs besides: a second compiler and its tools, a place for packages of PyPI, and a browser.
-check_packages=(git clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev shellcheck python3-venv
-  chromium chromium-driver python3-selenium)
+# What scripts/check.sh needs besides: a second compiler and its tools, and a place for packages of PyPI.
+check_packages=(git clang-format-16 clang-tidy-16 clang-16 libclang-rt-16-dev shellcheck python3-venv)
+# What its part page needs, under Debian's names: Ubuntu has Chromium as a snap alone.
+browser_packages=(chromium chromium-driver python3-selenium)
 
 say() { printf '==> %s\n' "$*"; }
 
@@ -67,7 +68,7 @@ install_packages() {
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >"$log" 2>&1 || {
     tail -n 15 "$log" >&2
     fail "apt-get could not install: ${missing[*]}" \
-      "Its message is above. Debian 12 and Ubuntu 24.04 have them all (Ubuntu in 'universe')."
+      "Its message is above. Debian 12 has them all, and Ubuntu 24.04 (in 'universe') all but the browser's."
   }
 }
 

@@ -22,25 +22,28 @@ import numpy as np
 QuantType = gguf.GGMLQuantizationType
 POOL_BYTES = 32 << 20  # of distinct random data of a type; larger tensors repeat it
 STD = 0.02
+# Of the embedding, beside what attention adds from all tokens before: with the others' deviation all tokens would be
+# nearly the same to the routers, and choose the same few experts, so that a model in a file would seem to fit memory.
+EMBEDDING_STD = 1.0
 
 
-def raw_pool(quant_type, rng):
-    """Blocks of a type with elements of standard deviation about STD, as (num_blocks, bytes of a block)."""
+def raw_pool(quant_type, rng, std):
+    """Blocks of a type with elements of this standard deviation (float32: 1), as (num_blocks, bytes of a block)."""
     _, block_bytes = gguf.GGML_QUANT_SIZES[quant_type]
     num_blocks = POOL_BYTES // block_bytes
     if quant_type == QuantType.F32:
         return rng.standard_normal(num_blocks, dtype=np.float32).view(np.uint8).reshape(-1, 4)
     if quant_type == QuantType.BF16:
-        values = rng.standard_normal(num_blocks, dtype=np.float32) * np.float32(STD)
+        values = rng.standard_normal(num_blocks, dtype=np.float32) * np.float32(std)
         return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8).reshape(-1, 2)
     blocks = rng.integers(0, 256, (num_blocks, block_bytes), dtype=np.uint8)
     if quant_type == QuantType.Q8_0:  # scale f16, 32 of int8
-        blocks[:, :2] = np.array([STD / 73.9], np.float16).view(np.uint8)
+        blocks[:, :2] = np.array([std / 73.9], np.float16).view(np.uint8)
     elif quant_type == QuantType.Q4_0:  # scale f16, 32 of 4 bits
-        blocks[:, :2] = np.array([STD / 4.6], np.float16).view(np.uint8)
+        blocks[:, :2] = np.array([std / 4.6], np.float16).view(np.uint8)
     elif quant_type == QuantType.Q6_K:  # 256 of 6 bits, 16 scales int8, scale f16
         blocks[:, 192:208] = 8
-        blocks[:, 208:210] = np.array([STD / (8 * 18.5)], np.float16).view(np.uint8)
+        blocks[:, 208:210] = np.array([std / (8 * 18.5)], np.float16).view(np.uint8)
     else:
         raise ValueError(f"no random blocks for {quant_type.name}")
     return blocks
@@ -51,10 +54,10 @@ class RandomBlocks:
         self.rng = np.random.default_rng(seed)
         self.pools = {}
 
-    def take(self, quant_type, shape):
-        if quant_type not in self.pools:
-            self.pools[quant_type] = raw_pool(quant_type, self.rng)
-        pool = self.pools[quant_type]
+    def take(self, quant_type, shape, std=STD):
+        if (quant_type, std) not in self.pools:
+            self.pools[quant_type, std] = raw_pool(quant_type, self.rng, std)
+        pool = self.pools[quant_type, std]
         block_elements, _ = gguf.GGML_QUANT_SIZES[quant_type]
         num_blocks = int(np.prod(shape)) // block_elements
         start = int(self.rng.integers(0, len(pool)))
@@ -187,9 +190,10 @@ def main():
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     blocks = RandomBlocks(args.seed)
-    for _, shape, quant_type in tensors:
+    for name, shape, quant_type in tensors:
         is_norm = quant_type is None
-        writer.write_tensor_data(np.ones(shape, np.float32) if is_norm else blocks.take(quant_type, shape))
+        std = EMBEDDING_STD if name == "token_embd.weight" else STD
+        writer.write_tensor_data(np.ones(shape, np.float32) if is_norm else blocks.take(quant_type, shape, std))
     writer.close()
 
 

@@ -44,7 +44,7 @@ run_session() {
     esac
     printf '%s\n' "$line" >>"$work/now"
     status=0
-    bash -o pipefail -c "${command//build\/release\/convene/"$convene"}" \
+    bash -o pipefail -c "${command//build\/release\/convene/"${convene@Q}"}" \
       </dev/null >"$work/output" 2>&1 || status=$?
     sed -e 's/^/    /' -e 's/ *$//' "$work/output" >>"$work/now"
     if [ "$status" != 0 ]; then
