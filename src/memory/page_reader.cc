@@ -24,15 +24,22 @@ constexpr int kMostShortReads = 8;  // of a piece, in turn
 // may pass.
 constexpr auto kFirstPause = std::chrono::microseconds(100);
 
+void CheckRead(const PageRead& read) {
+  CHECK(read.offset % kDirectBlockBytes == 0 && read.size_bytes > 0 &&
+            reinterpret_cast<uintptr_t>(read.target) % kDirectBlockBytes == 0,
+        "{} bytes at {}", read.size_bytes, read.offset);
+}
+
 }  // namespace
 
 // One call of Read.
 class PageReader::Run {
  public:
-  Run(PageReader& reader, std::span<const PageRead> reads, const Arrived& arrived)
+  Run(PageReader& reader, std::span<const PageRead> reads, const Arrived& arrived, Feed feed)
       : reader_(reader),
-        reads_(reads),
+        reads_(reads.begin(), reads.end()),
         arrived_(arrived),
+        feed_(std::move(feed)),
         pieces_(static_cast<size_t>(reader.queue_->depth())),
         progress_(reads.size()) {
     for (uint32_t tag = 0; tag < pieces_.size(); ++tag) free_.push_back(tag);
@@ -40,7 +47,7 @@ class PageReader::Run {
 
   Status Execute() {
     for (;;) {
-      while (!failure_ && next_read_ < reads_.size() && !free_.empty()) BeginNext();
+      while (!failure_ && !free_.empty() && HasNext()) BeginNext();
       if (free_.size() == pieces_.size()) break;
       Finish(WaitForNext());
     }
@@ -49,6 +56,22 @@ class PageReader::Run {
   }
 
  private:
+  bool HasNext() {
+    if (next_read_ < reads_.size()) return true;
+    const uint64_t request_bytes = reader_.options_.request_bytes;
+    const uint64_t under_way_bytes = (pieces_.size() - free_.size()) * request_bytes;
+    if (!feed_.next || under_way_bytes >= std::max(feed_.bytes, request_bytes)) return false;
+    const std::optional<PageRead> read = feed_.next();
+    if (!read) {
+      feed_.next = nullptr;
+      return false;
+    }
+    CheckRead(*read);
+    reads_.push_back(*read);
+    progress_.emplace_back();
+    return true;
+  }
+
   void BeginNext() {
     const PageRead& read = reads_[next_read_];
     const uint64_t size = std::min(reader_.options_.request_bytes, read.size_bytes - next_begin_);
@@ -159,8 +182,9 @@ class PageReader::Run {
   }
 
   PageReader& reader_;
-  std::span<const PageRead> reads_;
+  std::vector<PageRead> reads_;
   const Arrived& arrived_;
+  Feed feed_;
   std::vector<Piece> pieces_;   // by tag
   std::vector<uint32_t> free_;  // tags
   struct Progress {
@@ -242,13 +266,9 @@ Status PageReader::MakeQueue() {
 
 std::string PageReader::Describe() const { return memory::Describe(*queue_, is_direct_, why_); }
 
-Status PageReader::Read(std::span<const PageRead> reads, const Arrived& arrived) {
-  for (const PageRead& read : reads) {
-    CHECK(read.offset % kDirectBlockBytes == 0 && read.size_bytes > 0 &&
-              reinterpret_cast<uintptr_t>(read.target) % kDirectBlockBytes == 0,
-          "{} bytes at {}", read.size_bytes, read.offset);
-  }
-  return Run(*this, reads, arrived).Execute();
+Status PageReader::Read(std::span<const PageRead> reads, const Arrived& arrived, Feed feed) {
+  for (const PageRead& read : reads) CheckRead(read);
+  return Run(*this, reads, arrived, std::move(feed)).Execute();
 }
 
 }  // namespace convene::memory

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,11 +58,22 @@ class PageReader {
   }
 
   using Arrived = std::function<void(size_t read_idx, uint64_t num_bytes)>;
+  // Where more is to be read from, while the first reads are under way: `next` gives one read,
+  // whose index is the next one, or nothing if there are no more. It is asked as soon as fewer than
+  // `bytes` are under way, so that the disk need not stand still, and little is read that would not
+  // have been asked for a moment later.
+  struct Feed {
+    std::function<std::optional<PageRead>()> next = {};
+    uint64_t bytes = 0;
+  };
   // Reads all of them, in this order as far as the disk keeps it. Whenever more of the beginning of
   // one is there, `arrived` gets its index and how many bytes that is, up to all of them; meanwhile
   // other requests are under way. It may be empty. One thread at a time. After an error nothing is
   // under way, and targets hold anything. Errors: the disk's; the file was cut.
-  Status Read(std::span<const PageRead> reads, const Arrived& arrived);
+  Status Read(std::span<const PageRead> reads, const Arrived& arrived, Feed feed);
+  Status Read(std::span<const PageRead> reads, const Arrived& arrived) {
+    return Read(reads, arrived, Feed());
+  }
 
   // Error: the file was written to or cut since it was opened. One that another file took the place
   // of is read as it was.

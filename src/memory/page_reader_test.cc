@@ -11,9 +11,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "base/cached_share_test.h"
 #include "hardware/huge_buffer.h"
@@ -94,6 +98,32 @@ TEST_P(PageReaderTest, ReadsPagesAndTellsOfEachWhenItIsThere) {
   EXPECT_THAT(done, testing::Each(1));
   EXPECT_TRUE(reader->Read({}, {})) << "no pages";
   EXPECT_EQ(reader->file_bytes(), contents_.size());
+}
+
+TEST_P(PageReaderTest, IsFedWhileTheFirstReadsAreUnderWay) {
+  const auto reader = Open();
+  const std::vector<PageRead> reads = Reads();
+  ASSERT_GT(reads.size(), 3u);
+  for (const size_t num_first : {size_t{0}, size_t{2}}) {
+    std::memset(memory_.data(), 0, memory_.size_bytes());
+    size_t next = num_first;
+    std::vector<bool> is_whole(reads.size());
+    int num_asked_with_some_under_way = 0;
+    const auto feed = [&]() -> std::optional<PageRead> {
+      const auto num_whole = static_cast<size_t>(std::ranges::count(is_whole, true));
+      if (num_whole < next) ++num_asked_with_some_under_way;
+      if (next == reads.size()) return std::nullopt;
+      return reads[next++];
+    };
+    const Status read = reader->Read(
+        std::span(reads).first(num_first),
+        [&](size_t i, uint64_t num_bytes) { is_whole[i] = num_bytes == reads[i].size_bytes; },
+        {.next = feed, .bytes = 6 * kDirectBlockBytes});
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_THAT(is_whole, testing::Each(true));
+    EXPECT_TRUE(std::ranges::all_of(reads, [&](const PageRead& one) { return IsThere(one); }));
+    EXPECT_GT(num_asked_with_some_under_way, 0);
+  }
 }
 
 TEST_P(PageReaderTest, SaysHowItReads) {

@@ -14,6 +14,10 @@
 namespace convene::weights {
 namespace {
 
+// Of pages that are asked for while others are under way: enough for a disk's full rate, and little
+// to wait for where what comes next is not among them.
+constexpr uint64_t kFedBytes = uint64_t{8} << 20;
+
 // Of a part that differed from its checksum twice.
 Error DamagedError(const PagePart& part, const StoredPage& page, const memory::PageReader& reader) {
   const std::string& path = reader.path();
@@ -70,13 +74,16 @@ Result<std::unique_ptr<FilePages>> FilePages::Open(const std::string& path,
   return std::unique_ptr<FilePages>(new FilePages(*std::move(reader), std::move(told)));
 }
 
-Status FilePages::Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) {
+Status FilePages::Read(std::span<const PageRead> given, const std::function<void(size_t)>& done,
+                       const Next& next) {
   const auto start = std::chrono::steady_clock::now();
   uint64_t read_bytes = 0;
-  const Status read = ReadChecked(reads, [&](size_t i) {
+  std::vector<PageRead> reads(given.begin(), given.end());
+  const auto is_there = [&](size_t i) {
     read_bytes += reads[i].page->size_bytes;
     done(i);
-  });
+  };
+  const Status read = ReadChecked(reads, is_there, next);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const auto slower = pace_.Add(read_bytes, elapsed.count());
   if (slower && told_) {
@@ -87,31 +94,44 @@ Status FilePages::Read(std::span<const PageRead> reads, const std::function<void
   return read;
 }
 
-Status FilePages::ReadChecked(std::span<const PageRead> reads,
-                              const std::function<void(size_t)>& done) {
-  std::vector<memory::PageRead> of_file;
-  for (const PageRead& read : reads) {
-    of_file.push_back(
-        {.offset = read.page->offset, .size_bytes = read.page->size_bytes, .target = read.target});
-  }
+Status FilePages::ReadChecked(std::vector<PageRead>& reads, const std::function<void(size_t)>& done,
+                              const Next& next) {
+  const auto of_file = [](const PageRead& read) -> memory::PageRead {
+    return {
+        .offset = read.page->offset, .size_bytes = read.page->size_bytes, .target = read.target};
+  };
+  std::vector<memory::PageRead> first_reads;
+  for (const PageRead& read : reads) first_reads.push_back(of_file(read));
   const auto at_tensors = [&](const Error& error) {
     return error.At(fmt::format("tensors {} to {}", Quote(reads.front().page->parts.front().name),
                                 Quote(reads.back().page->parts.back().name)));
   };
   std::vector<size_t> damaged;
   std::vector<PageCheck> checks(reads.begin(), reads.end());
-  const Status read = reader_->Read(of_file, [&](size_t i, uint64_t num_bytes) {
+  const auto arrived = [&](size_t i, uint64_t num_bytes) {
     checks[i].Arrived(num_bytes);
-    if (num_bytes < of_file[i].size_bytes) return;
+    if (num_bytes < reads[i].page->size_bytes) return;
     if (checks[i].damaged() != nullptr) {
       damaged.push_back(i);
     } else {
       done(i);
     }
-  });
+  };
+  memory::PageReader::Feed feed{.bytes = kFedBytes};
+  if (next) {
+    feed.next = [&]() -> std::optional<memory::PageRead> {
+      const std::optional<PageRead> further = next();
+      if (!further) return std::nullopt;
+      reads.push_back(*further);
+      checks.emplace_back(*further);
+      return of_file(*further);
+    };
+  }
+  const Status read = reader_->Read(first_reads, arrived, std::move(feed));
   if (!read) return at_tensors(read.error());
   for (const size_t i : damaged) {
-    if (Status again = reader_->Read({&of_file[i], 1}, {}); !again) {
+    const memory::PageRead once_more = of_file(reads[i]);
+    if (Status again = reader_->Read({&once_more, 1}, {}); !again) {
       return at_tensors(again.error());
     }
     PageCheck check(reads[i]);

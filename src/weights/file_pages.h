@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "memory/page_reader.h"
 #include "memory/read_pace.h"
@@ -20,14 +21,17 @@ class FilePages final : public PageSource {
   // Errors: the disk fails; the file was cut; a page differs from its checksum when it was read a
   // second time, too (says which, and where it lies in the file). Where the disk has become much
   // slower than it was, PageReader::Options::told is told.
-  Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) override;
+  Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done,
+              const Next& next) override;
   std::string Describe() const override;
 
  private:
   FilePages(std::unique_ptr<memory::PageReader> reader,
             std::function<void(const std::string&)> told)
       : reader_(std::move(reader)), told_(std::move(told)) {}
-  Status ReadChecked(std::span<const PageRead> reads, const std::function<void(size_t)>& done);
+  // Appends what `next` gives to `reads`.
+  Status ReadChecked(std::vector<PageRead>& reads, const std::function<void(size_t)>& done,
+                     const Next& next);
 
   std::unique_ptr<memory::PageReader> reader_;
   std::function<void(const std::string&)> told_;

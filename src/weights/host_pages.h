@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "memory/copy_lane.h"
 #include "weights/page_source.h"
@@ -17,12 +18,19 @@ class HostPages final : public PageSource {
       : weights_(weights), lane_(std::move(lane)) {}
 
   // All of them are there at the end. Error: of the lane.
-  Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done) override {
-    for (const PageRead& read : reads) {
-      lane_->Copy(read.target, weights_ + read.page->offset, read.page->size_bytes);
+  Status Read(std::span<const PageRead> reads, const std::function<void(size_t)>& done,
+              const Next& next) override {
+    size_t num_done = 0;
+    std::vector<PageRead> pages(reads.begin(), reads.end());
+    while (!pages.empty()) {
+      for (const PageRead& read : pages) {
+        lane_->Copy(read.target, weights_ + read.page->offset, read.page->size_bytes);
+      }
+      if (Status copied = lane_->Wait(); !copied) return copied;
+      for (size_t i = 0; i < pages.size(); ++i) done(num_done++);
+      pages.clear();
+      if (const auto further = next ? next() : std::nullopt) pages.push_back(*further);
     }
-    if (Status copied = lane_->Wait(); !copied) return copied;
-    for (size_t i = 0; i < reads.size(); ++i) done(i);
     return {};
   }
   std::string Describe() const override { return "the host's memory"; }

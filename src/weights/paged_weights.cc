@@ -31,10 +31,6 @@ constexpr int64_t kUsesPerPage = 16;
 // As if so many steps of one token with even routing had been before the first one.
 constexpr double kEvenSteps = 1;
 
-// What nobody waits for is read in parts of about so much: enough for a disk's full rate, and
-// little to wait for where others were chosen.
-constexpr uint64_t kUnawaitedBytes = uint64_t{8} << 20;
-
 // Norms and biases, from the mapped file.
 Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
   const std::byte* const file = directory.file.bytes().data();
@@ -64,10 +60,12 @@ Status ReadResident(PageSource& source, const std::vector<StoredPage>& pages, st
     total_bytes += memory::DirectBytes(page.size_bytes);
   }
   uint64_t done_bytes = 0;
-  return source.Read(reads, [&](size_t i) {
-    done_bytes += memory::DirectBytes(pages[i].size_bytes);
-    if (progress) progress(done_bytes, total_bytes);
-  });
+  return source.Read(reads,
+                     [&](size_t i) {
+                       done_bytes += memory::DirectBytes(pages[i].size_bytes);
+                       if (progress) progress(done_bytes, total_bytes);
+                     },
+                     {});
 }
 
 }  // namespace
@@ -278,29 +276,34 @@ void PagedWeights::ReadNext() {
 
 void PagedWeights::ReadSome(const std::vector<Page*>& pages, Place place,
                             const std::function<bool()>& goes_on) {
-  const size_t at_once = 1 + kUnawaitedBytes / std::max<uint64_t>(1, sizes_.page_bytes);
   std::vector<Page*> held;
   std::vector<Page*> mine;
   size_t next = 0;
-  std::unique_lock lock(mutex_);
-  while (next < pages.size() && goes_on()) {
-    mine.clear();
-    while (next < pages.size() && mine.size() < at_once) {
+  // With mutex_. Whether there is one more, which is the last of `mine` then.
+  const auto take_next = [&] {
+    while (next < pages.size() && goes_on()) {
       Page& page = *pages[next++];
       ++page.holds;
       held.push_back(&page);
       if (page.state != State::kAbsent) continue;
-      if (!TakeBuffers({&page}, place, &mine)) next = pages.size();
+      if (TakeBuffers({&page}, place, &mine)) return true;
+      next = pages.size();
     }
-    if (mine.empty()) continue;
+    return false;
+  };
+  std::unique_lock lock(mutex_);
+  if (take_next()) {
     lock.unlock();
-    const Status read = ReadInto(mine);
+    const Status read = ReadInto(mine, [&] {
+      const std::lock_guard with_mutex(mutex_);
+      return take_next();
+    });
     lock.lock();
+    // What could not be read is read again by whoever needs it.
     for (Page* page : mine) {
       if (page->state == State::kReading) SetThere(*page, false);
     }
     changed_.notify_all();
-    if (!read) break;
   }
   for (Page* page : held) --page->holds;
 }
@@ -449,21 +452,32 @@ void PagedWeights::SetThere(Page& page, bool is_there) {
   page.buffer = -1;
 }
 
-Status PagedWeights::ReadInto(const std::vector<Page*>& pages) {
+Status PagedWeights::ReadInto(const std::vector<Page*>& pages,
+                              const std::function<bool()>& takes_next) {
   const std::lock_guard one_at_a_time(source_mutex_);
   const auto start = std::chrono::steady_clock::now();
+  const auto read_of = [&](const Page& page) -> PageRead {
+    return {.page = &page.stored, .target = BufferOf(page)};
+  };
   std::vector<PageRead> reads;
-  for (const Page* page : pages) {
-    reads.push_back({.page = &page->stored, .target = BufferOf(*page)});
-  }
+  for (const Page* page : pages) reads.push_back(read_of(*page));
   uint64_t read_bytes = 0;
-  const Status status = source_->Read(reads, [&](size_t i) {
+  const auto done = [&](size_t i) {
     read_bytes += pages[i]->stored.size_bytes;
     const std::lock_guard lock(mutex_);
     SetThere(*pages[i], true);
     pages[i]->is_fresh = true;
     ++statistics_.num_read;
-  });
+    changed_.notify_all();  // of many pages each is waited for by itself
+  };
+  PageSource::Next next;
+  if (takes_next) {
+    next = [&]() -> std::optional<PageRead> {
+      if (!takes_next()) return std::nullopt;
+      return read_of(*pages.back());
+    };
+  }
+  const Status status = source_->Read(reads, done, next);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const std::lock_guard lock(mutex_);
   statistics_.read_bytes += read_bytes;

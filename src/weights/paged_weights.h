@@ -161,8 +161,11 @@ class PagedWeights final : public WeightStore, public Lender {
   Status Fetch(const std::vector<Page*>& pages, Place place);
   // With mutex_, of pages that are absent: those that got a buffer are being read from here on.
   Status TakeBuffers(const std::vector<Page*>& pages, Place place, std::vector<Page*>* mine);
-  Status ReadInto(const std::vector<Page*>& pages);
-  // Reads them a few at a time as long as `goes_on()` and there is room; holds them meanwhile only.
+  // `takes_next`, if there is one, is asked for more while these are under way: true: it has
+  // appended one to `pages`.
+  Status ReadInto(const std::vector<Page*>& pages, const std::function<bool()>& takes_next = {});
+  // Reads them with few of them under way, as long as `goes_on()` and there is room; holds them
+  // meanwhile only.
   void ReadSome(const std::vector<Page*>& pages, Place place, const std::function<bool()>& goes_on);
   int FreeBuffer(Place place);  // with mutex_; -1: all are held
   // With mutex_: the page that is worth least gives way.
