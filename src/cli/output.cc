@@ -69,13 +69,15 @@ Status WriteText(const std::string& path, std::string_view text) {
   if (path == "-") return WriteOutput(text);
   struct stat old = {};
   std::error_code failed;
-  if (stat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode)) {
-    // What is there is lost only once what replaces it lies on the disk. Where the directory is
-    // closed to us, the file itself may be open.
+  // Of an empty file nothing can be lost, and whoever made it may hold it open to read from it.
+  if (stat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode) && old.st_size > 0) {
+    // What is there is lost only once what replaces it lies on the disk. Where nothing can be put
+    // in its place (its directory is closed to us, it is a mount point), the file itself may be
+    // open.
     const fs::path place = fs::canonical(path, failed);
     const int error = ReplaceFile(failed ? path : place.string(), text, old.st_mode & 07777);
     if (error == 0) return {};
-    if (error != EACCES && error != EROFS && error != EPERM) {
+    if (error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO) {
       errno = error;
       return CannotWrite(path);
     }

@@ -156,11 +156,25 @@ class NamedFiles {
   std::string output_;  // the option that writes to standard output
 };
 
+// What is read whole and may be replaced by what is made of it.
+struct Updated {
+  const char* command;
+  const char* read;
+};
+constexpr Updated kUpdated[] = {{"measure", "--profile"}, {"plan", "--present"}};
+
+bool MayBeUpdated(const CLI::App& command, const CLI::Option& option) {
+  return std::ranges::any_of(kUpdated, [&](const Updated& each) {
+    return command.get_name() == each.command && option.get_name() == each.read;
+  });
+}
+
 Status CheckFiles(CLI::App& command) {
   NamedFiles files;
   for (const bool is_written : {false, true}) {  // what is read first
     for (CLI::Option* option : command.get_options()) {
       if (option->count() == 0 || !NamesFile(*option) || IsWritten(*option) != is_written) continue;
+      if (MayBeUpdated(command, *option)) continue;
       for (const std::string& given : option->results()) {
         if (Status seen = files.See(option->get_name(), given, is_written); !seen) return seen;
       }

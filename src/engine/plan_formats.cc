@@ -65,7 +65,8 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
     }
     return paged;
   }
-  const OffloadMachine machine{*std::move(measured), device, question.ledger, question.host_bytes};
+  const OffloadMachine machine{*std::move(measured), device, question.ledger, question.host_bytes,
+                               question.num_threads};
   Result<ChosenFormats> offloaded =
       ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
         return PlanOffload(spec, options, formats, machine);

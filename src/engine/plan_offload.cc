@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_batch.h"
 #include "engine/rank_options.h"
+#include "engine/step_sampling.h"
 #include "planner/offload_policy.h"
 #include "runtime/offloaded_steps.h"
 #include "strategy/paging.h"
@@ -125,8 +126,10 @@ class ShapeMemory {
     plan.num_kv_blocks = shape.sequences * blocks_of_sequence_;
     plan.host_kv_bytes =
         static_cast<uint64_t>(plan.num_kv_blocks) * host.of_kv_block(spec_, formats_.kv);
-    const uint64_t host_bytes = host_weights_ + plan.host_kv_bytes + row_bytes + kProgramBytes +
-                                runtime::Transformer::StepBytes(host, spec_, steps, 1).total();
+    const uint64_t host_bytes =
+        host_weights_ + plan.host_kv_bytes + row_bytes + kProgramBytes +
+        StepSampling::BytesOf(spec_.vocab_size, shape.sequences, machine_.num_threads) +
+        runtime::Transformer::StepBytes(host, spec_, steps, 1).total();
     if (host_bytes > machine_.host_bytes) {
       return ResourceExhausted(fmt::format(
           "not enough memory: the host has {} and needs {} for weights, keys and values of {}; let "

@@ -22,6 +22,7 @@ struct OffloadMachine {
   device::DeviceBytes device;
   memory::Ledger& of_device;
   uint64_t host_bytes = 0;  // that the host has for weights, keys and values
+  int num_threads = 1;      // of the host, which draw tokens
 };
 
 // The fastest that fits: MemoryPlan::offload_micro_batches of max_sequences sequences. Errors: what

@@ -161,7 +161,7 @@ Result<MemoryNeeds> NeedsOfRank(int rank, const device::DeviceBytes& device,
       .contexts_per_sequence = spec.has_encoder() ? 2 : 1,
   };
   needs.fixed[memory::Use::kProgram] += ExpertBiasBytes(*local);
-  if (rank == 0) {  // which draws the tokens of all
+  if (rank == 0 && !options.gpu) {  // the rank that draws the tokens of all, on the host
     needs.fixed[memory::Use::kProgram] +=
         StepSampling::BytesOf(spec.vocab_size, options.max_sequences, num_threads);
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <tuple>
 
 #include "base/check.h"
@@ -234,24 +233,46 @@ void Scheduler::MakeRoomForFirst() {
   const auto is_less_urgent = [&](const Sequence* other) {
     return other->priority > first.priority;
   };
-  std::set<int32_t> staying;
-  std::set<int32_t> given_up;
-  for (const Sequence* running : chosen->running) {
-    std::set<int32_t>& blocks = is_less_urgent(running) ? given_up : staying;
-    blocks.insert(running->blocks.begin(), running->blocks.end());
-    blocks.insert(running->input_blocks.begin(), running->input_blocks.end());
-  }
-  std::erase_if(given_up, [&](int32_t block) { return staying.contains(block); });
-  const std::vector<int32_t> known = chosen->blocks.TakePrefix(ShareableTokens(first));
-  const auto num_shared =
-      std::ranges::count_if(known, [&](int32_t block) { return staying.contains(block); });
-  chosen->blocks.Release(known);
-  const int64_t num_left = chosen->blocks.num_available() + std::ssize(given_up);
-  if (num_left + num_shared < NumBlocksWanted(*chosen, first)) return;
+  const int64_t num_wanted = NumBlocksWanted(*chosen, first);
+  if (BlocksBesideUrgent(*chosen, first, num_wanted) < num_wanted) return;
   while (!chosen->running.empty() && is_less_urgent(chosen->running.back()) &&
          !HasBlocksFor(*chosen, first)) {
     Preempt(*chosen);
   }
+}
+
+// Of those that `first` would find or need not take, were all that are less urgent preempted. Less
+// than `num_wanted` may be too many: it is looked at in each step in which somebody waits.
+int64_t Scheduler::BlocksBesideUrgent(Group& group, const Sequence& first, int64_t num_wanted) {
+  const std::vector<int32_t> known = group.blocks.TakePrefix(ShareableTokens(first));
+  group.blocks.Release(known);
+  const auto is_less_urgent = [&](const Sequence* running) {
+    return running->priority > first.priority;
+  };
+  int64_t most = group.blocks.num_available() + std::ssize(known);
+  for (const Sequence* running : group.running) {
+    if (!is_less_urgent(running)) continue;
+    most += std::ssize(running->blocks) + std::ssize(running->input_blocks);
+  }
+  if (most < num_wanted) return most;
+  // Several may hold the same block, and who stays keeps it.
+  enum class Holder : uint8_t { kNobody, kLessUrgent, kStays };
+  std::vector<Holder> holders(static_cast<size_t>(group.blocks.num_blocks()), Holder::kNobody);
+  const auto mark = [&](const std::vector<int32_t>& blocks, Holder holder) {
+    for (const int32_t block : blocks) {
+      Holder& of_block = holders[static_cast<size_t>(block)];
+      of_block = std::max(of_block, holder);
+    }
+  };
+  for (const Sequence* running : group.running) {
+    const Holder holder = is_less_urgent(running) ? Holder::kLessUrgent : Holder::kStays;
+    mark(running->blocks, holder);
+    mark(running->input_blocks, holder);
+  }
+  const auto num_shared = std::ranges::count_if(
+      known, [&](int32_t block) { return holders[static_cast<size_t>(block)] == Holder::kStays; });
+  return group.blocks.num_available() + std::ranges::count(holders, Holder::kLessUrgent) +
+         num_shared;
 }
 
 void Scheduler::AdmitShort(std::vector<ScheduledTokens>* step) {

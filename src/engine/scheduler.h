@@ -166,6 +166,7 @@ class Scheduler {
   bool HasRoom(const Group& group, const Sequence& sequence, int num_places) const;
   // Blocks that the sequence takes, with one more for each that runs before it.
   static int64_t NumBlocksWanted(const Group& group, const Sequence& sequence);
+  static int64_t BlocksBesideUrgent(Group& group, const Sequence& first, int64_t num_wanted);
   // Whether the sequence finds its blocks, and those that run before it one more each.
   bool HasBlocksFor(Group& group, const Sequence& sequence);
   int64_t TokensUntilComputed(const Group& group, const Sequence& sequence) const;

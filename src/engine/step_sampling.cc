@@ -24,7 +24,7 @@ std::optional<GeneratedToken> SampleFinite(ActiveRequest& request, std::span<con
 uint64_t StepSampling::BytesOf(int64_t vocab_size, int num_sequences, int num_threads) {
   const uint64_t copies = sizeof(float) * static_cast<uint64_t>(vocab_size) * num_sequences;
   return std::min<uint64_t>(copies, kMostCopiedBytes) +
-         SamplerBuffers::BytesOf(vocab_size) * num_threads;
+         SamplerBuffers::BytesOf(vocab_size) * std::min(num_sequences, num_threads);
 }
 
 void StepSampling::Add(ActiveRequest& request, const runtime::Logits& of_step, bool stays) {

@@ -7,6 +7,7 @@
 
 #include "base/environment.h"
 #include "base/is_there.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
@@ -151,8 +152,13 @@ Result<ModelSpec> SpecAsLoaded(const std::string& path) {
   Result<ModelSpec> spec = checkpoint::OpenConfig(path);
   if (!spec || !spec->tied_embeddings || !HasWeights(path)) return spec;
   const Result<engine::ModelSource> source = engine::ModelSource::Open(path);
-  if (!source) return source.error();
-  return source->spec();
+  if (source) return source->spec();
+  // Shapes are known without them: somebody may plan for another machine.
+  PrintNote(
+      "note: whether the head is tied is as config.json says, since the weights of {} cannot "
+      "be opened: {}\n",
+      path, source.error().message);
+  return spec;
 }
 
 Result<Inspection> InspectModel(const std::string& path, std::optional<int> context,

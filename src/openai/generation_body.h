@@ -29,6 +29,15 @@ enum class ToolChoice : uint8_t { kAuto, kNone, kRequired, kNamed };
 
 enum class TextFormat : uint8_t { kText, kJsonObject, kJsonSchema };
 
+// Where a message comes from, in /v1/responses.
+struct MessageItems {
+  static constexpr int kInstructions = -1;
+  static constexpr int kWholeInput = -2;  // an input that is a text
+
+  int item = kInstructions;  // of the input, that the message is or begins with
+  std::vector<int> calls;    // of each of its calls
+};
+
 struct GenerationBody {
   bool is_chat = false;      // /v1/chat/completions or /v1/responses; otherwise /v1/completions
   bool is_response = false;  // /v1/responses
@@ -36,10 +45,8 @@ struct GenerationBody {
   std::string model;                // as the body names it; empty: not at all
   // Of a chat.
   nlohmann::ordered_json messages;
-  // Of /v1/responses: the item of the input that each message is, or begins with; -1: instructions;
-  // -2: an input that is a text.
-  std::vector<int> message_items;
-  nlohmann::ordered_json tools;  // null: none, or none may be called
+  std::vector<MessageItems> message_items;  // of each message, in /v1/responses
+  nlohmann::ordered_json tools;             // null: none, or none may be called
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::string named_tool;                 // that must be called: one of `tools`
   bool parallel_calls = true;             // more calls than one

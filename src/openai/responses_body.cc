@@ -98,8 +98,6 @@ FieldStatus CheckResponseFields(const ordered_json& body) {
 }
 
 // In place of an item's index.
-constexpr int kInstructions = -1;
-constexpr int kWholeInput = -2;
 
 FieldError Wrong(const char* field, std::string message) {
   return {Error{std::move(message)}, field};
@@ -128,14 +126,14 @@ class Conversation {
   }
 
   // What is added next is the whole input.
-  void BeginWhole() { item_idx_ = kWholeInput; }
+  void BeginWhole() { item_idx_ = MessageItems::kWholeInput; }
 
   void AddText(const char* role, const ordered_json& text) {
     Add({{"role", role}, {"content", text}});
   }
 
   ordered_json TakeMessages() { return std::move(messages_); }
-  std::vector<int> TakeItems() { return std::move(items_); }
+  std::vector<MessageItems> TakeItems() { return std::move(items_); }
   const std::string& error() const { return error_; }
 
  private:
@@ -145,7 +143,7 @@ class Conversation {
   }
 
   ordered_json& Add(ordered_json message) {
-    items_.push_back(item_idx_);
+    items_.push_back({.item = item_idx_, .calls = {}});
     return messages_.emplace_back(std::move(message));
   }
 
@@ -219,6 +217,7 @@ class Conversation {
         {{"id", item["call_id"]},
          {"type", "function"},
          {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    items_.back().calls.push_back(item_idx_);
     return true;
   }
 
@@ -255,14 +254,15 @@ class Conversation {
   }
 
   ordered_json messages_ = ordered_json::array();
-  std::vector<int> items_;  // of each message
-  int item_idx_ = kInstructions;
+  std::vector<MessageItems> items_;  // of each message
+  int item_idx_ = MessageItems::kInstructions;
   std::string reasoning_;
   std::string place_;
   std::string error_;
 };
 
-FieldStatus ReadInput(const ordered_json& body, ordered_json* chat, std::vector<int>* items) {
+FieldStatus ReadInput(const ordered_json& body, ordered_json* chat,
+                      std::vector<MessageItems>* items) {
   Conversation conversation;
   const ordered_json instructions = body.value("instructions", ordered_json());
   if (!instructions.is_null()) {
@@ -378,26 +378,39 @@ ordered_json Repeated(const ordered_json& body) {
   return repeated;
 }
 
-// A message that names a message of the chat names the item instead. False: it names none.
-bool NameItem(std::span<const int> message_items, FieldError* error) {
-  constexpr std::string_view kBegin = "messages[";
-  std::string& message = error->error.message;
-  if (error->field != "messages" || !message.starts_with(kBegin)) return false;
+// Takes "BEGIN7]" from the front of `text`; nothing if it begins otherwise.
+std::optional<size_t> TakeIndex(std::string_view begin, std::string_view* text) {
+  if (!text->starts_with(begin)) return std::nullopt;
   size_t idx = 0;
-  const char* begin = message.data() + kBegin.size();
-  const char* end = std::from_chars(begin, message.data() + message.size(), idx).ptr;
-  if (end == begin || *end != ']' || idx >= message_items.size()) return false;
-  const int item = message_items[idx];
-  const bool is_item = item != kInstructions && item != kWholeInput;
-  error->field = item == kInstructions ? "instructions" : "input";
-  message.replace(0, static_cast<size_t>(end - message.data()) + 1,
-                  is_item ? fmt::format("input[{}]", item) : error->field);
+  const char* first = text->data() + begin.size();
+  const char* last = text->data() + text->size();
+  const char* end = std::from_chars(first, last, idx).ptr;
+  if (end == first || end == last || *end != ']') return std::nullopt;
+  text->remove_prefix(static_cast<size_t>(end + 1 - text->data()));
+  return idx;
+}
+
+// A message that names a message of the chat, or a call in it, names the item instead. False: it
+// names none.
+bool NameItem(std::span<const MessageItems> message_items, FieldError* error) {
+  std::string_view rest = error->error.message;
+  if (error->field != "messages") return false;
+  const std::optional<size_t> idx = TakeIndex("messages[", &rest);
+  if (!idx || *idx >= message_items.size()) return false;
+  const MessageItems& items = message_items[*idx];
+  int item = items.item;
+  const std::optional<size_t> call_idx = TakeIndex(".tool_calls[", &rest);
+  if (call_idx && *call_idx < items.calls.size()) item = items.calls[*call_idx];
+  const bool is_item = item != MessageItems::kInstructions && item != MessageItems::kWholeInput;
+  error->field = item == MessageItems::kInstructions ? "instructions" : "input";
+  error->error.message =
+      (is_item ? fmt::format("input[{}]", item) : error->field) + std::string(rest);
   return true;
 }
 
 }  // namespace
 
-FieldError InResponses(FieldError error, std::span<const int> message_items) {
+FieldError InResponses(FieldError error, std::span<const MessageItems> message_items) {
   constexpr SameField kOthers[] = {{"input", "messages"},
                                    {"text.format", "response_format"},
                                    {"reasoning.effort", "reasoning_effort"}};
@@ -428,7 +441,7 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
     const auto found = body.find(field.name);
     if (found != body.end()) chat[field.in_chat] = *found;
   }
-  std::vector<int> items;
+  std::vector<MessageItems> items;
   if (FieldStatus wrong = ReadInput(body, &chat, &items)) return *std::move(wrong);
   for (const auto read : {ReadTools, ReadText, ReadReasoning}) {
     if (FieldStatus wrong = read(body, &chat)) return *std::move(wrong);

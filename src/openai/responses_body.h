@@ -22,6 +22,6 @@ std::variant<GenerationBody, FieldError> ParseResponsesBody(
 
 // An error about a field of the chat that such a body is read as, as one about the field that it
 // comes from. `message_items`: GenerationBody::message_items.
-FieldError InResponses(FieldError error, std::span<const int> message_items);
+FieldError InResponses(FieldError error, std::span<const MessageItems> message_items);
 
 }  // namespace convene::openai

@@ -154,25 +154,27 @@ TEST(ResponsesBody, ErrorsOfTheChatAreAboutItsOwnFields) {
 }
 
 TEST(ResponsesBody, ErrorsOfMessagesNameTheirItems) {
-  const std::vector<int> items = ParsedResponses(R"({"instructions": "Be brief.", "input": [
+  const std::vector<MessageItems> items =
+      ParsedResponses(R"({"instructions": "Be brief.", "input": [
       {"role": "user", "content": "Hi"},
       {"type": "reasoning", "summary": "Hm."},
       {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
       {"type": "function_call", "call_id": "d", "name": "f", "arguments": "{}"},
       {"type": "function_call_output", "call_id": "c", "output": "3"}]})")
-                                     .message_items;
+          .message_items;
   const auto named = [&](const std::string& message) {
     const FieldError error = InResponses({Error{message}, "messages"}, items);
     return error.field + ": " + error.error.message;
   };
   EXPECT_EQ(named("messages[0] is odd"), "instructions: instructions is odd");
   EXPECT_EQ(named("messages[1] is odd"), "input: input[0] is odd");
-  EXPECT_EQ(named("messages[2].tool_calls[0] is odd"), "input: input[2].tool_calls[0] is odd");
+  EXPECT_EQ(named("messages[2].tool_calls[0] is odd"), "input: input[2] is odd");
+  EXPECT_EQ(named("messages[2].tool_calls[1] is odd"), "input: input[3] is odd");
   EXPECT_EQ(named("messages[3] is odd"), "input: input[4] is odd");
   EXPECT_EQ(named("messages[9] is odd"), "input: input[9] is odd");
   EXPECT_EQ(named("messages must be odd"), "input: input must be odd");
   EXPECT_EQ(named("a template's words"), "input: a template's words");
-  const std::vector<int> whole =
+  const std::vector<MessageItems> whole =
       ParsedResponses(R"({"instructions": "Be brief.", "input": "Hi"})").message_items;
   EXPECT_EQ(InResponses({Error{"messages[1] is odd"}, "messages"}, whole).error.message,
             "input is odd");

@@ -72,9 +72,16 @@ std::optional<ApiError> CheckPrompts(const ServedModel& model, const engine::Req
   return std::nullopt;
 }
 
-std::optional<ApiError> CheckLogprobs(const ServedModel& model, const openai::GenerationBody& body,
-                                      std::span<const std::vector<int32_t>> prompts) {
-  if (!body.request.num_logprobs || body.streams) return std::nullopt;
+// An answer that did not say how long it may be is as long as has room.
+std::optional<ApiError> LimitLogprobs(const ServedModel& model,
+                                      std::span<const std::vector<int32_t>> prompts,
+                                      openai::GenerationBody& body) {
+  if (!body.request.num_logprobs || body.streams || prompts.empty()) return std::nullopt;
+  const int64_t num_answers = std::ssize(prompts) * body.num_answers;
+  const int64_t fitting = kMaxLogprobs / (num_answers * (1 + *body.request.num_logprobs));
+  if (!body.request.max_tokens && fitting > 0 && fitting < model.context) {
+    body.request.max_tokens = static_cast<int>(fitting);
+  }
   int64_t num_tokens = 0;
   for (const std::vector<int32_t>& prompt : prompts) {
     const int64_t room = std::max<int64_t>(1, model.context - std::ssize(prompt));
@@ -144,7 +151,7 @@ std::variant<PreparedRequest, ApiError> PrepareGeneration(const ServedModel& mod
   if (auto error = CheckPrompts(model, request.request, prompts, prompt_field)) {
     return *std::move(error);
   }
-  if (auto error = CheckLogprobs(model, request, prompts)) return *std::move(error);
+  if (auto error = LimitLogprobs(model, prompts, request)) return *std::move(error);
   for (const std::vector<int32_t>& prompt : prompts) {
     for (int i = 0; i < request.num_answers; ++i) {
       engine::Request choice = request.request;
