@@ -3,9 +3,11 @@
 
 Runs build/release/scenario_bench on 3 ranks (1 with attention, 2 with experts) and on 4 (2 and 2), each a process of one
 thread, over scripts/slow-link.sh (as root): prompt length x batch x link x with and without a shared expert. The plans of a
-point take turns, round by round; a time is the median over its rounds. Operators are computed by the real kernels and then
-wait for (SLOW_DOWN - 1) times as long, so that a machine with two cores carries all ranks; exchanges are not slowed. Writes
-OUT.json with every plan of every point and OUT.md with the best of each strategy. It asserts nothing.
+point take turns, round by round. The best of each strategy is chosen by odd rounds; times and ratios are medians over the even
+ones, and what the odd rounds of the chosen plans differ from their even ones stands beside them as the noise. Operators are
+computed by the real kernels and then wait for (SLOW_DOWN - 1) times as long, so that a machine with two cores carries all
+ranks; exchanges are not slowed. Writes OUT.json with every plan of every point and OUT.md with the best of each strategy. It
+asserts nothing.
 """
 
 import argparse
@@ -18,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from planned_runs import even_rounds, noise, odd_rounds
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = {"--hidden": 512, "--heads": 8, "--layers": 4, "--experts": 16, "--top-k": 2, "--intermediate": 512}
@@ -71,8 +75,8 @@ def short(plan):
 
 
 def against(better, worse):
-    """Of each round, and then the median: the machine's speed changes between rounds."""
-    return statistics.median(b / a for a, b in zip(better["seconds"], worse["seconds"]))
+    """Of each even round, and then the median: the machine's speed changes between rounds."""
+    return statistics.median(b / a for a, b in zip(better["seconds"][1::2], worse["seconds"][1::2]))
 
 
 def exchange_share(naive):
@@ -85,29 +89,31 @@ def exchange_share(naive):
 
 
 def summary(points):
-    """By point, the best of each strategy."""
+    """By point, the best of each strategy by its odd rounds."""
     rows = []
     for key, group in itertools.groupby(points, lambda p: (p["ranks"], p["link"], p["shared"], p["prompt"], p["batch"])):
         best = {}
         for point in group:
             name = strategy_of(point)
-            if name not in best or point["median_s"] < best[name]["median_s"]:
+            if name not in best or odd_rounds(point["seconds"]) < odd_rounds(best[name]["seconds"]):
                 best[name] = point
         fine, pppipe, naive = (best[name] for name in ("fine", "pppipe", "naive"))
         rows.append({"key": key, "fine": fine, "pppipe": pppipe, "naive": naive, "exchanges": exchange_share(naive),
                      "over_pppipe": against(fine, pppipe), "over_naive": against(fine, naive),
+                     "noise": (noise(pppipe["seconds"]), noise(fine["seconds"])),
                      "simulated_error": fine["replayed_s"] / fine["median_s"] - 1})
     return rows
 
 
 def milliseconds(point):
-    return f"{1e3 * point['median_s']:.1f}"
+    return f"{1e3 * even_rounds(point['seconds']):.1f}"
 
 
 def markdown(options, rows, num_steps):
     over_pppipe = [row["over_pppipe"] for row in rows]
     over_naive = [row["over_naive"] for row in rows]
     errors = [abs(row["simulated_error"]) for row in rows]
+    noises = [abs(value) for row in rows for value in row["noise"]]
     cpu = next(line.split(": ")[1] for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name"))
     floor = sum(value >= 1 for value in over_pppipe)
     text = f"""# Disaggregated experts: measured
@@ -119,22 +125,24 @@ processor time that it took, since {os.cpu_count()} cores carry 3 or 4 ranks (`s
  else "the loopback of `scripts/slow-link.sh`, whose rate all ranks share"}, in bf16. The model is invented: {MODEL['--layers']} layers, hidden size {MODEL['--hidden']},
 {MODEL['--experts']} experts of {MODEL['--intermediate']}, top {MODEL['--top-k']}, with or without a shared expert of {SHARED}; every attention rank has the batch of prompts.
 
-Plans of a point took turns in {options.repeat} rounds; times are medians. "Best" is the least median of the plans tried: PPPipe with r1 = 2, 3, 4 and 6; fine with
-the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Ratios are medians over rounds. Exchanges ÷ computation: of the naive step, by kind the
-mean over ranks. Simulated: the fine step from the times that its tasks took in other rounds.
+Plans of a point took turns in {options.repeat} rounds. "Best" is the least median over odd rounds of the plans tried: PPPipe with r1 = 2, 3, 4 and 6; fine with
+the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Times are medians over even rounds, ratios medians of those of each even round. Noise: the odd
+rounds over the even ones, of that PPPipe and of that fine plan. Exchanges ÷ computation: of the naive step, by kind the mean over ranks. Simulated: the fine step from
+the times that its tasks took in other rounds.
 
 Fine against the best PPPipe: median {statistics.median(over_pppipe):.3f}, least {min(over_pppipe):.3f}, most {max(over_pppipe):.3f}; at least 1 at {floor} of {len(rows)} points.
-Against naive: median {statistics.median(over_naive):.3f}, least {min(over_naive):.3f}, most {max(over_naive):.3f}. Simulated: median error {100 * statistics.median(errors):.1f} %.
+Against naive: median {statistics.median(over_naive):.3f}, least {min(over_naive):.3f}, most {max(over_naive):.3f}. Noise: median {100 * statistics.median(noises):.1f} %, most {100 * max(noises):.1f} %. Simulated: median error {100 * statistics.median(errors):.1f} %.
 
-| ranks | link | shared | prompt x batch | exchanges ÷ computation | naive, ms | best PPPipe, ms | best fine, ms | PPPipe ÷ fine | naive ÷ fine | simulated |
-|---|---|---|---|---:|---:|---|---|---:|---:|---:|
+| ranks | link | shared | prompt x batch | exchanges ÷ computation | naive, ms | best PPPipe, ms | best fine, ms | PPPipe ÷ fine | naive ÷ fine | noise | simulated |
+|---|---|---|---|---:|---:|---|---|---:|---:|---|---:|
 """
     for row in rows:
         num_ranks, link, has_shared, prompt, batch = row["key"]
         text += (f"| {num_ranks} | {link} | {'yes' if has_shared else 'no'} | {prompt} x {batch} | {row['exchanges']:.2f} | "
                  f"{milliseconds(row['naive'])} | {milliseconds(row['pppipe'])} ({short(row['pppipe']['plan'])}) | "
                  f"{milliseconds(row['fine'])} ({short(row['fine']['plan'])}) | {row['over_pppipe']:.3f} | "
-                 f"{row['over_naive']:.3f} | {100 * row['simulated_error']:+.1f} % |\n")
+                 f"{row['over_naive']:.3f} | {', '.join(f'{100 * value:+.1f} %' for value in row['noise'])} | "
+                 f"{100 * row['simulated_error']:+.1f} % |\n")
     return text
 
 
@@ -149,10 +157,12 @@ def main():
     parser.add_argument("--links", type=lambda text: text.split(","), default=["200mbit", "800mbit"])
     parser.add_argument("--prompts", type=numbers, default=[256, 512, 2048])
     parser.add_argument("--batches", type=numbers, default=[1, 2])
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=7, help="rounds, at least 2")
     parser.add_argument("--each", action="store_true", help="every rank has a link of its own, with both directions at once")
     parser.add_argument("--slow-down", type=float, default=4)
     options = parser.parse_args()
+    if options.repeat < 2:
+        parser.error("--repeat must be 2 at least: odd rounds choose and even ones rate")
     options.line = " ".join(sys.argv[1:])
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     points = []

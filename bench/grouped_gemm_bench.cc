@@ -344,6 +344,12 @@ int main(int argc, char** argv) {
   app.add_flag("--walk", options.walk, "Try ways of reading panels, in turn with a reading loop");
   app.add_flag("--onednn", options.onednn, "Compare with oneDNN in the same run");
   CLI11_PARSE(app, argc, argv);
+  if (options.onednn && options.weights == "f32") {
+    fmt::print(stderr,
+               "grouped_gemm_bench: oneDNN is measured in bf16 and int8, so --onednn does not go "
+               "with --weights f32: choose bf16, int8 or int4, or leave --onednn out\n");
+    return 1;
+  }
   convene::Bench(options).Run();
   return 0;
 }

@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
 # Runs one rank of several with a share of a core: mpirun -n 4 bench/limited_rank.sh 0.5,0.5,0.5,0.25 COMMAND...
 # SHARES are cores by rank, separated by commas; the last one holds for all further ranks. Each rank gets a control group of its
-# own with a quota. Its period is 2 ms, and longer for shares below a half, since kernels take no quota below 1 ms. So ranks of
-# unlike machines, or more ranks than there are cores, can be had on one machine. Needs root and the cpu controller (version 1 or
-# 2). The exit status is the command's.
+# own with a quota. Its period is 2 ms, and longer for shares below a half, since kernels take no quota below 1 ms; they take no
+# period above 1 s either, so that the least share is 0.002. So ranks of unlike machines, or more ranks than there are cores, can
+# be had on one machine. Needs root and the cpu controller (version 1 or 2). The exit status is the command's.
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 IFS=, read -r -a shares <<<"$1"
 shift
+for share in "${shares[@]:-}"; do
+  if ! [[ $share =~ ^([0-9]+\.?[0-9]*|\.[0-9]+)$ ]] || ! awk -v share="$share" 'BEGIN { exit !(share >= 0.002) }'; then
+    echo "limited_rank.sh: '$share' is no share of a core: give numbers of 0.002 or more, separated by commas, as 0.5,0.25" >&2
+    exit 2
+  fi
+done
 share=${shares[rank]:-${shares[-1]}}
-period=2000
-quota=$(awk -v share="$share" -v period=$period 'BEGIN { printf "%d", share * period }')
-while [ "$quota" -lt 1000 ]; do period=$((period * 2)); quota=$((quota * 2)); done
+read -r quota period < <(awk -v share="$share" \
+  'BEGIN { period = 2000; while (share * period < 1000) period *= 2; printf "%d %d\n", share * period + 0.5, period }')
 root=/sys/fs/cgroup
 [ -d $root/cpu ] && root=$root/cpu
 group=$root/convene_rank_$rank.$$

@@ -5,9 +5,9 @@ For each MODEL (packed by `convene quantize`), budget of memory and number of se
 the disk are measured first (`convene measure`, on models of other shapes), then the plan of every point is searched by
 them and written down with its prediction, and only then does anything of MODEL run (`convene bench --plan`, in turn and in
 the other order each round). A time is that of all prompts and all generated tokens. A disk that others use has another rate
-from minute to minute, so it is measured again before each run, and the same plan priced at that rate is the prediction
-after drift. Writes FILE_predicted.json before the first run, then FILE.json with every run and FILE.md with every point.
-It asserts nothing.
+from minute to minute, so it is measured again before each run, and the same plan priced at that rate (`convene simulate`) is
+the prediction after drift. Writes FILE_predicted.json before the first run, with plans and predictions, then FILE.json with
+every run and FILE.md with every point. It asserts nothing.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import machine, run, words, workload_seconds
+from planned_runs import machine, predicted_seconds, run, words, workload_seconds
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -37,7 +37,15 @@ def search(options, profile, point, folder, environment):
               "--batch", point["batch"], "--prompt-tokens", options.prompt, "--gen-tokens", options.gen, "--weights",
               point["format"], "--out", plan, "--json", report), environment)
     predicted = json.loads(report.read_text())["predicted"]
-    return json.loads(plan.read_text()), point["batch"] * options.gen / predicted["throughput_tokens_per_s"]
+    return json.loads(plan.read_text()), predicted_seconds(predicted, point["batch"], options.gen)
+
+
+def price(options, plan, profile, point, folder, environment):
+    """Predicted seconds of a plan as it is: no search, which by other costs might find another one."""
+    report = folder / "priced.json"
+    run(words(options.convene, "simulate", plan, "--model", point["model"], "--profile", profile, "--memory-budget", point["budget"],
+              "--json", report), environment)
+    return predicted_seconds(json.loads(report.read_text())["predicted"], point["batch"], options.gen)
 
 
 def disk_rate(options, model, folder, environment):
@@ -52,10 +60,10 @@ def measure(options, profile, point, folder, environment):
     at_rate["machine"]["disk_gbps"] = rate
     drifted = folder / "drifted.json"
     drifted.write_text(json.dumps(at_rate))
-    predicted = search(options, drifted, point, folder, environment)[1]
-    report = folder / "measured.json"
     plan = folder / "plan.json"
     plan.write_text(json.dumps(point["plan"]))
+    predicted = price(options, plan, drifted, point, folder, environment)
+    report = folder / "measured.json"
     run(words(options.convene, "bench", point["model"], "--plan", plan, "--memory-budget", point["budget"], "--batch", point["batch"],
               "--prompt-tokens", options.prompt, "--gen-tokens", options.gen, "--repeat", 1, "--json", report), environment)
     measured = json.loads(report.read_text())
@@ -119,7 +127,7 @@ def main():
         rate = json.loads(profile.read_text())["machine"]["disk_gbps"]
         for point in points:
             point["plan"], point["predicted"] = search(options, profile, point, folder, environment)
-        foreseen = [{key: value for key, value in point.items() if key not in ("plan", "runs")} for point in points]
+        foreseen = [{key: value for key, value in point.items() if key != "runs"} for point in points]
         pathlib.Path(options.out + "_predicted.json").write_text(json.dumps({"profile": profile_hash, "points": foreseen}, indent=1) + "\n")
         for turn in range(options.rounds):
             for point in points if turn % 2 == 0 else reversed(points):

@@ -6,7 +6,7 @@ the plan of every point is searched by these costs and written down, and only th
 a prompt's length, an answer's length, a number of sequences and the share of the tokens that prefer an eighth of the
 experts, or as many as a token has. Plans take turns, in the other order each round, each in processes of its own
 (`convene bench`), and a time is that of the whole workload: all prompts, all generated tokens, and moves of experts
-between the two where the plan has them.
+there and back where the plan has them.
 
 The best plan by hand is chosen by odd rounds and the ratio to it taken in even ones; what two runs of that same plan differ
 by (its odd rounds over its even ones) stands beside it as the noise. Writes FILE.json with every run and FILE.md with
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import machine, run, words, workload_seconds
+from planned_runs import even_rounds, machine, noise, odd_rounds, predicted_seconds, run, words, workload_seconds
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # (prompt, generated, sequences, share of the tokens that prefer a few experts)
@@ -128,7 +128,7 @@ def measure_link(ranks, link, folder, options):
                 runs[(prompt, generated, batch, skew)].setdefault(name, []).append(seconds)
         print(f"{link}: round {number + 1} of {options.rounds}", file=sys.stderr)
     return [{"link": link, "point": point, "plan": json.loads(plans[point][0].read_text()),
-             "predicted_s": point[1] * point[2] / plans[point][1]["predicted"]["throughput_tokens_per_s"],
+             "predicted_s": predicted_seconds(plans[point][1]["predicted"], point[2], point[1]),
              "seconds": runs[point]} for point in options.points]
 
 
@@ -147,13 +147,13 @@ def describe(plan):
 
 
 def compare(entry):
-    odd = {name: statistics.median(seconds[0::2]) for name, seconds in entry["seconds"].items()}
-    even = {name: statistics.median(seconds[1::2]) for name, seconds in entry["seconds"].items()}
+    odd = {name: odd_rounds(seconds) for name, seconds in entry["seconds"].items()}
+    even = {name: even_rounds(seconds) for name, seconds in entry["seconds"].items()}
     best = min(BY_HAND, key=odd.get)
     all_rounds = {name: statistics.median(seconds) for name, seconds in entry["seconds"].items()}
     least = min(all_rounds[name] for name in BY_HAND)
     return {"best": best, "best_s": even[best], "planned_s": even["planned"], "over_best": even["planned"] / even[best] - 1,
-            "noise": odd[best] / even[best] - 1, "over_tensor": even["planned"] / even[TENSOR_PARALLEL] - 1,
+            "noise": noise(entry["seconds"][best]), "over_tensor": even["planned"] / even[TENSOR_PARALLEL] - 1,
             "over_least": all_rounds["planned"] / least - 1}
 
 

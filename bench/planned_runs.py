@@ -1,6 +1,7 @@
-"""What benches share that run plans in turn, each in processes of its own (plan_floor.py, unlike_ranks.py)."""
+"""What benches share that run plans in turn and compare them (plan_floor.py, unlike_ranks.py, paged_points.py, disaggregated_*.py)."""
 
 import os
+import statistics
 import subprocess
 import sys
 
@@ -17,15 +18,37 @@ def run(command, environment):
 
 
 def workload_seconds(report, prompt, generated):
-    """By number of sequences, from what `convene bench --json` wrote: all prompts, all generated tokens, and a move of the
-    experts between where there are any."""
+    """By number of sequences, from what `convene bench --json` wrote, the sum that `convene plan` predicts: all prompts, with
+    which the first tokens come; a step for each further token; and where decode divides the experts otherwise, their way there
+    and back. The bench has one way back less than ways there, since nothing follows its last batch, and reports the mean of
+    all: it counts twice, since the same bytes move either way."""
     moved = report["experts_moved"]
-    per_move = moved["seconds"] / max(1, moved["count"]) if generated > 1 else 0
+    moves = 2 * moved["seconds"] / max(1, moved["count"]) if generated > 1 else 0
     seconds = {}
     for prefill, decode in zip(report["prefill_by_batch"], report["decode"]):
         batch = prefill["batch"]
-        seconds[batch] = batch * prompt / prefill["tokens_per_s"] + batch * generated / decode["tokens_per_s"] + per_move
+        seconds[batch] = batch * prompt / prefill["tokens_per_s"] + batch * (generated - 1) / decode["tokens_per_s"] + moves
     return seconds
+
+
+def predicted_seconds(predicted, batch, generated):
+    """Of the same sum, from the member "predicted" of what `convene plan --json` or `convene simulate --json` wrote. The time that
+    the plan's solver took is in its throughput, and in no run."""
+    return batch * generated / predicted["throughput_tokens_per_s"] - predicted["solver_s"]
+
+
+# The best of several plans is chosen by the odd rounds and rated by the even ones: rounds that choose favour what they choose.
+def odd_rounds(seconds):
+    return statistics.median(seconds[0::2])
+
+
+def even_rounds(seconds):
+    return statistics.median(seconds[1::2])
+
+
+def noise(seconds):
+    """What two runs of one plan differ by."""
+    return odd_rounds(seconds) / even_rounds(seconds) - 1
 
 
 def machine():

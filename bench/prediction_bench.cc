@@ -1,5 +1,6 @@
 // Tests predictions of step times: all of a grid are written to a file, with the profile's hash,
-// before the first step runs; then the same points run, plans in turn. bench/README.md says how.
+// before the first step runs; then the same points run, plans in turn, and what is written of them
+// names the prediction that they were for. bench/README.md says how.
 //   prediction_bench predict --profile P.json --model DIR ... --out predictions.jsonl
 //   mpirun -n 2 prediction_bench run --predictions predictions.jsonl --out runs.jsonl
 //   bench/prediction_table.py predictions.jsonl runs.jsonl
@@ -8,12 +9,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "base/check.h"
@@ -21,7 +20,6 @@
 #include "base/environment.h"
 #include "base/median.h"
 #include "bench/prediction_grid.h"
-#include "bench/scenario_variant.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "device/cpu/cpu_device.h"
@@ -46,7 +44,6 @@ struct Options {
   std::string predictions;
   std::string out;
   int rounds = 5;
-  int threads = 1;
 };
 
 // Lines of JSON objects. Error: a file that cannot be read, a line that is none.
@@ -62,6 +59,26 @@ Result<std::vector<nlohmann::json>> ReadLines(const std::string& path) {
   return lines;
 }
 
+// A line of a file of predictions, as far as runs need it; what they keep of it says later for
+// which prediction they were.
+struct PredictedPoint {
+  GridPoint point;
+  std::string profile;  // its hash
+  double seconds = 0;
+
+  static Result<PredictedPoint> FromJson(const nlohmann::json& json) {
+    Result<GridPoint> point = PointFromJson(json);
+    if (!point) return point.error();
+    const auto profile = json.find("profile");
+    const auto seconds = json.find("predicted_s");
+    if (profile == json.end() || !profile->is_string() || seconds == json.end() ||
+        !seconds->is_number()) {
+      return Error{fmt::format("{} has no \"profile\" or no \"predicted_s\"", point->Key())};
+    }
+    return PredictedPoint{*std::move(point), *profile, *seconds};
+  }
+};
+
 Result<model::ModelSpec> SpecOf(const std::string& directory) {
   const Result<engine::ModelSource> source = engine::ModelSource::Open(directory);
   if (!source) return source.error();
@@ -74,6 +91,59 @@ Result<runtime::Formats> FormatsOf(const std::string& weights) {
   return runtime::DefaultFormats(*format);
 }
 
+// Keys of predictions, with the hash of the profile that each is from; none where no such file is.
+Result<std::map<std::string, std::string>> PredictedBefore(const std::string& path) {
+  std::map<std::string, std::string> keys;
+  if (!std::ifstream(path)) return keys;
+  const Result<std::vector<nlohmann::json>> lines = ReadLines(path);
+  if (!lines) return lines.error();
+  for (const nlohmann::json& line : *lines) {
+    const Result<PredictedPoint> predicted = PredictedPoint::FromJson(line);
+    if (!predicted) return predicted.error().At(path);
+    keys.emplace(predicted->point.Key(), predicted->profile);
+  }
+  return keys;
+}
+
+Result<Json> PredictPoint(const GridPoint& point, const model::ModelSpec& spec,
+                          const cost::StepCosts& costs, const std::string& profile) {
+  const Result<plan::Plan> plan = PlanOf(point);
+  if (!plan) return plan.error();
+  const Result<runtime::Formats> formats = FormatsOf(point.weights);
+  if (!formats) return formats.error();
+  const strategy::Roles roles = plan->layout;
+  planner::StepQuestion question{.spec = spec};
+  question.options.roles = roles;
+  question.options.pipeline = plan->pipeline;
+  question.options.bytes = runtime::Transformer::BytesOf(
+      spec, *formats, engine::WireFormatOf(plan->wire, point.num_ranks),
+      engine::ReturnsFp8(plan->wire));
+  question.groups = evaluate::RowsOf(point.step, roles);
+  const auto predict = [&](const cost::MachineState& state) {
+    return planner::PredictStep(question, planner::MeasuredPricer(costs, state));
+  };
+  const Result<planner::PredictedStep> predicted = predict({});
+  if (!predicted) return predicted.error();
+  // What a slower memory or slower cores add: the drift of a round is applied to these.
+  const Result<planner::PredictedStep> memory = predict({.memory = 1.1});
+  const Result<planner::PredictedStep> compute = predict({.compute = 1.1});
+  CHECK(memory && compute, "the same step");
+  Json line = ToJson(point);
+  line["profile"] = profile;
+  line["predicted_s"] = predicted->seconds;
+  const cost::Interval interval =
+      cost::IntervalOf(planner::OutlineOf(*predicted), cost::ErrorsOf(costs));
+  line["low_s"] = interval.low;
+  line["high_s"] = interval.high;
+  line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
+  line["compute_s"] = (compute->seconds - predicted->seconds) / 0.1;
+  line["extrapolated"] = predicted->extrapolated_share;
+  line["read_bytes_per_s"] = costs.reference.read_bytes_per_second;
+  line["dot_operations_per_s"] = costs.reference.dot_operations_per_second;
+  return line;
+}
+
+// All of the grid or none: what a file predicts is never replaced, since steps may have run for it.
 Status Predict(const Options& options) {
   const Result<cost::MachineProfile> profile = evaluate::LoadMachineProfile(options.profile);
   if (!profile) return profile.error();
@@ -84,60 +154,38 @@ Status Predict(const Options& options) {
   text << bytes.rdbuf();
   const std::string content = text.str();
   const std::string hash = fmt::format("{:016x}", DigestOf(std::as_bytes(std::span(content))));
-  std::ofstream out(options.out, std::ios::app);
-  if (!out) return Error{fmt::format("{} cannot be written", options.out)};
+  const auto before = PredictedBefore(options.out);
+  if (!before) return before.error();
   std::map<std::string, model::ModelSpec> specs;
+  std::string lines;
   for (const GridPoint& point : *grid) {
+    if (const auto found = before->find(point.Key()); found != before->end()) {
+      return Error{fmt::format(
+          "{} predicts {} already, from profile {} (this profile is {}): write to another file, or "
+          "remove that one and the runs that are for it",
+          options.out, point.Key(), found->second, hash)};
+    }
     if (!specs.contains(point.model)) {
       const Result<model::ModelSpec> spec = SpecOf(point.model);
       if (!spec) return spec.error();
       specs.emplace(point.model, *spec);
     }
-    const Result<Variant> variant = ParseVariant(point.plan, "");
-    if (!variant) return variant.error();
-    const Result<runtime::Formats> formats = FormatsOf(point.weights);
-    if (!formats) return formats.error();
     const cost::StepCosts* costs =
-        profile->CostsOf(point.num_ranks, options.threads, point.weights);
+        profile->CostsOf(point.num_ranks, point.num_threads, point.weights);
     if (costs == nullptr) {
       return Error{fmt::format("{} has no costs of {} ranks with {} threads and weights in {}",
-                               options.profile, point.num_ranks, options.threads, point.weights)};
+                               options.profile, point.num_ranks, point.num_threads, point.weights)};
     }
-    const strategy::Roles roles = variant->plan.layout;
-    const planner::StepQuestion question{
-        .spec = specs.at(point.model),
-        .options = {.roles = roles,
-                    .pipeline = variant->plan.pipeline,
-                    .bytes = runtime::Transformer::BytesOf(
-                        specs.at(point.model), *formats,
-                        engine::WireFormatOf(variant->plan.wire, point.num_ranks),
-                        engine::ReturnsFp8(variant->plan.wire))},
-        .groups = evaluate::RowsOf(point.step, roles)};
-    const auto predict = [&](const cost::MachineState& state) {
-      return planner::PredictStep(question, planner::MeasuredPricer(*costs, state));
-    };
-    const Result<planner::PredictedStep> predicted = predict({});
-    if (!predicted) return predicted.error();
-    // What a slower memory or slower cores add: the drift of a round is applied to these.
-    const Result<planner::PredictedStep> memory = predict({.memory = 1.1});
-    const Result<planner::PredictedStep> compute = predict({.compute = 1.1});
-    CHECK(memory && compute, "the same step");
-    Json line = ToJson(point);
-    line["profile"] = hash;
-    line["predicted_s"] = predicted->seconds;
-    const cost::Interval interval =
-        cost::IntervalOf(planner::OutlineOf(*predicted), cost::ErrorsOf(*costs));
-    line["low_s"] = interval.low;
-    line["high_s"] = interval.high;
-    line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
-    line["compute_s"] = (compute->seconds - predicted->seconds) / 0.1;
-    line["extrapolated"] = predicted->extrapolated_share;
-    line["read_bytes_per_s"] = costs->reference.read_bytes_per_second;
-    line["dot_operations_per_s"] = costs->reference.dot_operations_per_second;
-    out << line.dump() << "\n";
+    const Result<Json> line = PredictPoint(point, specs.at(point.model), *costs, hash);
+    if (!line) return line.error();
+    lines += line->dump() + "\n";
   }
+  std::ofstream out(options.out, std::ios::app);
+  if (!out) return Error{fmt::format("{} cannot be written", options.out)};
+  out << lines << std::flush;
+  if (!out) return Error{fmt::format("{} could not be written", options.out)};
   fmt::print("{} predictions from profile {} in {}\n", grid->size(), hash, options.out);
-  return out.good() ? Status() : Error{fmt::format("{} could not be written", options.out)};
+  return {};
 }
 
 class Run {
@@ -151,42 +199,95 @@ class Run {
         device_(device::MakeCpuDevice(kernels, pool)) {}
 
   Status All() {
-    Result<std::vector<nlohmann::json>> lines = ReadLines(options_.predictions);
-    if (!lines) return lines.error();
-    if (Status read = ReadFinished(); !read) return read;
+    const Result<std::vector<PredictedPoint>> points = ReadPoints();
+    if (!points) return points.error();
     // Points of one model, format and step take turns.
-    std::vector<GridPoint> turn;
-    for (const nlohmann::json& line : *lines) {
-      const Result<GridPoint> point = PointFromJson(line);
-      if (!point) return point.error();
-      if (point->num_ranks != group_.size() || point->link != options_.grid.link) continue;
-      if (finished_.contains(point->Key())) continue;
-      const bool same = !turn.empty() && turn.front().model == point->model &&
-                        turn.front().weights == point->weights && turn.front().step == point->step;
+    std::vector<PredictedPoint> turn;
+    for (const PredictedPoint& predicted : *points) {
+      const GridPoint& point = predicted.point;
+      const bool same = !turn.empty() && turn.front().point.model == point.model &&
+                        turn.front().point.weights == point.weights &&
+                        turn.front().point.step == point.step;
       if (!same && !turn.empty()) {
         if (Status done = RunTurn(turn); !done) return done;
         turn.clear();
       }
-      turn.push_back(*point);
+      turn.push_back(predicted);
     }
     return turn.empty() ? Status() : RunTurn(turn);
   }
 
  private:
-  // Whole points of an earlier run; the file is rank 0's, and the others are told.
-  Status ReadFinished() {
-    std::string keys;
+  // Those that are for these ranks and this link and did not run before. Errors, before anything
+  // runs: points of other threads, of plans that cannot be compared, or that ran for another
+  // prediction.
+  Result<std::vector<PredictedPoint>> ReadPoints() {
+    const Result<std::vector<nlohmann::json>> lines = ReadLines(options_.predictions);
+    if (!lines) return lines.error();
+    const Result<std::map<std::string, nlohmann::json>> finished = ReadFinished();
+    if (!finished) return finished.error();
+    std::vector<PredictedPoint> points;
+    int num_finished = 0;
+    for (const nlohmann::json& line : *lines) {
+      Result<PredictedPoint> predicted = PredictedPoint::FromJson(line);
+      if (!predicted) return predicted.error().At(options_.predictions);
+      const GridPoint& point = predicted->point;
+      if (point.num_ranks != group_.size() || point.link != options_.grid.link) continue;
+      if (point.num_threads != pool_.size()) {
+        return Error{
+            fmt::format("{} is predicted with {} threads of each rank, and these have {}: "
+                        "run with --threads {}",
+                        point.Key(), point.num_threads, pool_.size(), point.num_threads)};
+      }
+      if (const Result<plan::Plan> plan = PlanOf(point); !plan) return plan.error();
+      const auto ran = finished->find(point.Key());
+      if (ran == finished->end()) {
+        points.push_back(*std::move(predicted));
+        continue;
+      }
+      const nlohmann::json now = {{"profile", predicted->profile},
+                                  {"predicted_s", predicted->seconds}};
+      if (ran->second != now) {
+        return Error{fmt::format(
+            "{} has run {} for the prediction {}, and {} now predicts {}: "
+            "write to another file",
+            options_.out, point.Key(), ran->second.dump(), options_.predictions, now.dump())};
+      }
+      ++num_finished;
+    }
+    if (group_.rank() == 0) {
+      fmt::print("{} of {} points of {} are to run; {} ran before, {} have other ranks or links\n",
+                 points.size(), lines->size(), options_.predictions, num_finished,
+                 lines->size() - points.size() - static_cast<size_t>(num_finished));
+    }
+    return points;
+  }
+
+  // By key, which prediction each whole point of an earlier run was for; the file is rank 0's, and
+  // the others are told.
+  Result<std::map<std::string, nlohmann::json>> ReadFinished() {
+    nlohmann::json finished = nlohmann::json::object();
+    Status read;
     if (group_.rank() == 0 && std::ifstream(options_.out)) {
       const Result<std::vector<nlohmann::json>> lines = ReadLines(options_.out);
-      if (!lines) return lines.error();
-      for (const nlohmann::json& line : *lines) keys += line.value("key", "") + "\n";
+      if (!lines) read = lines.error();
+      for (size_t i = 0; lines && i < lines->size(); ++i) {
+        const nlohmann::json& line = (*lines)[i];
+        if (!line.contains("key") || !line["key"].is_string()) continue;
+        nlohmann::json& of = finished[line["key"].get<std::string>()];
+        for (const char* member : {"profile", "predicted_s"}) {
+          of[member] = line.contains(member) ? line[member] : nlohmann::json();
+        }
+      }
     }
-    std::vector<std::byte> bytes(keys.size());
-    std::memcpy(bytes.data(), keys.data(), keys.size());
+    if (const Status all = comm::AgreeOnSuccess(group_, read); !all) return all.error();
+    const std::string text = finished.dump();
+    const auto told = std::as_bytes(std::span(text));
+    std::vector<std::byte> bytes(told.begin(), told.end());
     group_.Broadcast(0, &bytes, "points that ran before");
-    std::istringstream all(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-    for (std::string key; std::getline(all, key);) finished_.insert(key);
-    return {};
+    return nlohmann::json::parse(
+               std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()))
+        .get<std::map<std::string, nlohmann::json>>();
   }
 
   struct Model {
@@ -218,16 +319,17 @@ class Run {
   }
 
   struct Plan {
-    GridPoint point;
+    PredictedPoint predicted;
     std::unique_ptr<runtime::Transformer> transformer;
     std::unique_ptr<evaluate::CaseSequences> sequences;
     std::vector<double> seconds = {};
   };
 
-  Status Prepare(const GridPoint& point, Plan& plan) {
-    const Result<Variant> variant = ParseVariant(point.plan, "");
-    if (!variant) return variant.error();
-    const strategy::Layout& layout = variant->plan.layout;
+  Status Prepare(const PredictedPoint& predicted, Plan& plan) {
+    const GridPoint& point = predicted.point;
+    const Result<plan::Plan> said = PlanOf(point);
+    if (!said) return said.error();
+    const strategy::Layout& layout = said->layout;
     const Result<Model*> model = ModelOf(point, layout);
     if (!model) return model.error();
     const Result<runtime::Formats> formats = FormatsOf(point.weights);
@@ -240,16 +342,16 @@ class Run {
         .activations = formats->activations,
         .kv = formats->kv};
     options.parallel.roles = layout;
-    options.parallel.pipeline = variant->plan.pipeline;
-    options.parallel.wire = engine::WireFormatOf(variant->plan.wire, group_.size());
-    options.parallel.comm_budget = variant->plan.comm_budget;
+    options.parallel.pipeline = said->pipeline;
+    options.parallel.wire = engine::WireFormatOf(said->wire, group_.size());
+    options.parallel.returns_fp8 = engine::ReturnsFp8(said->wire);
     options.parallel.group = group_.size() > 1 ? &group_ : nullptr;
     options.parallel.whole_spec = &(*model)->whole;
     Result<runtime::Transformer> transformer =
         runtime::Transformer::Create(*(*model)->store, *device_, options, ledger_);
     if (!transformer) return transformer.error();
     evaluate::WriteCache(transformer->kv_cache());
-    plan.point = point;
+    plan.predicted = predicted;
     plan.transformer = std::make_unique<runtime::Transformer>(*std::move(transformer));
     plan.sequences = std::make_unique<evaluate::CaseSequences>(point.step, groups,
                                                                (*model)->whole.vocab_size, 1);
@@ -268,13 +370,13 @@ class Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  Status RunTurn(const std::vector<GridPoint>& points) {
+  Status RunTurn(const std::vector<PredictedPoint>& points) {
     std::vector<Plan> plans(points.size());
     for (size_t i = 0; i < points.size(); ++i) {
       const Status prepared = comm::AgreeOnSuccess(group_, Prepare(points[i], plans[i]));
       if (!prepared) return prepared;
     }
-    const Result<runtime::Formats> formats = FormatsOf(points.front().weights);
+    const Result<runtime::Formats> formats = FormatsOf(points.front().point.weights);
     Result<evaluate::ReferenceKernel> reference =
         evaluate::ReferenceKernel::Create(kernels_, pool_, *formats, ledger_);
     const Status had =
@@ -306,13 +408,16 @@ class Run {
   Status Write(const std::vector<Plan>& plans, const std::vector<cost::ReferenceSpeed>& speeds) {
     std::ofstream out(options_.out, std::ios::app);
     for (const Plan& plan : plans) {
-      Json line = {{"key", plan.point.Key()}, {"seconds", plan.seconds}};
+      Json line = {{"key", plan.predicted.point.Key()},
+                   {"profile", plan.predicted.profile},
+                   {"predicted_s", plan.predicted.seconds},
+                   {"seconds", plan.seconds}};
       for (const cost::ReferenceSpeed& speed : speeds) {
         line["read_bytes_per_s"].push_back(speed.read_bytes_per_second);
         line["dot_operations_per_s"].push_back(speed.dot_operations_per_second);
       }
       out << line.dump() << "\n";
-      fmt::print("{:110} {:9.2f} ms\n", plan.point.Key(),
+      fmt::print("{:110} {:9.2f} ms\n", plan.predicted.point.Key(),
                  1e3 * *std::min_element(plan.seconds.begin(), plan.seconds.end()));
     }
     std::fflush(stdout);
@@ -326,7 +431,6 @@ class Run {
   std::unique_ptr<device::Device> device_;
   memory::Ledger ledger_;  // without a limit
   std::map<std::string, std::unique_ptr<Model>> models_;
-  std::set<std::string> finished_;
 };
 
 Status RunGrid(const Options& options) {
@@ -335,7 +439,7 @@ Status RunGrid(const Options& options) {
   const auto kernels = kernels::ChooseKernels();
   if (!kernels) return kernels.error();
   Result<std::vector<int>> cpus =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options.threads);
+      hardware::CpusForThisRank(LocalRankFromLauncher(), options.grid.num_threads);
   if (!cpus) return cpus.error();
   hardware::ThreadPool pool(*std::move(cpus));
   if (const Status started = pool.started(); !started) return started;
@@ -358,7 +462,7 @@ int Main(int argc, char** argv) {
   run->add_option("--rounds", options.rounds);
   for (CLI::App* each : {predict, run}) {
     each->add_option("--link", options.grid.link, "The name of the link between ranks");
-    each->add_option("--threads", options.threads, "Of each rank");
+    each->add_option("--threads", options.grid.num_threads, "Of each rank");
     each->add_option("--out", options.out)->required();
   }
   CLI11_PARSE(app, argc, argv);

@@ -3,7 +3,7 @@
 
     bench/prediction_table.py [--all FILE] PREDICTIONS RUNS [PREDICTIONS RUNS ...]
 
-Files are those of prediction_bench. An error is predicted / measured - 1, its median over rounds. After drift:
+Files are those of prediction_bench, and each run must be for the prediction that is there. An error is predicted / measured - 1, its median over rounds. After drift:
 with what the round's reference kernels say of memory and cores, and nothing else. Inside: the share of points that lay
 in their interval, which should be nine in ten after drift. --all writes every point there as
 a Markdown table; the summary goes to standard output.
@@ -34,12 +34,21 @@ def corrected(prediction, read, dot):
 
 
 def points_of(predictions_path, runs_path):
-    predictions = {line["key"]: line for line in read_lines(predictions_path)}
+    predictions = {}
+    for line in read_lines(predictions_path):
+        if line["key"] in predictions:
+            sys.exit(f"{predictions_path} predicts {line['key']} twice, from the profiles {predictions[line['key']]['profile']} and "
+                     f"{line['profile']}")
+        predictions[line["key"]] = line
     points = []
     for run in read_lines(runs_path):
         prediction = predictions.get(run["key"])
         if prediction is None:
             sys.exit(f"{runs_path} has a point that {predictions_path} does not predict: {run['key']}")
+        made, ran = ([line.get("predicted_s"), line.get("profile")] for line in (prediction, run))
+        if made != ran:
+            sys.exit(f"{runs_path} ran {run['key']} for a prediction of {ran[0]} s from profile {ran[1]}, and {predictions_path} predicts "
+                     f"{made[0]} s from profile {made[1]}: a prediction must be there before its runs, so run this one's anew")
         rounds = list(zip(run["seconds"], run["read_bytes_per_s"], run["dot_operations_per_s"]))
         predicted = prediction["predicted_s"]
         point = {
@@ -86,7 +95,7 @@ def regrets(points):
     """By group of plans that took turns: regret, the noise beside it, and the correlation of ranks."""
     groups = collections.defaultdict(list)
     for point in points:
-        groups[tuple(point[key] for key in ("model", "weights", "link", "ranks", "batch", "tokens", "context"))].append(
+        groups[tuple(point[key] for key in ("model", "weights", "link", "ranks", "threads", "batch", "tokens", "context"))].append(
             point)
     rows = []
     for plans in groups.values():
@@ -107,13 +116,13 @@ def regrets(points):
 
 def write_all(path, points):
     with open(path, "w", encoding="utf-8") as file:
-        file.write("| model | weights | link | ranks | plan | step (batch x tokens @ context) | predicted ms | interval "
+        file.write("| model | weights | link | ranks | threads | plan | step (batch x tokens @ context) | predicted ms | interval "
                    "| measured ms | raw | after drift | beyond what was measured |\n")
-        file.write("|" + "---|" * 12 + "\n")
+        file.write("|" + "---|" * 13 + "\n")
         for point in points:
             model = point["model"].rstrip("/").split("/")[-1]
             step = f"{point['batch']}x{point['tokens']}@{point['context']}"
-            file.write(f"| {model} | {point['weights']} | {point['link']} | {point['ranks']} | {point['plan']} | {step} "
+            file.write(f"| {model} | {point['weights']} | {point['link']} | {point['ranks']} | {point['threads']} | {point['plan']} | {step} "
                        f"| {1e3 * point['predicted_s']:.2f} | {1e3 * point['low_s']:.2f} - {1e3 * point['high_s']:.2f} "
                        f"| {1e3 * point['measured_s']:.2f} "
                        f"| {100 * point['raw']:+.1f} % | {100 * point['drift']:+.1f} % "
@@ -137,7 +146,7 @@ def main():
     print("| | points | raw: median | 90 % | worst | bias | inside | after drift: median | 90 % | worst | bias | inside |")
     print("|" + "---|" * 12)
     print(summary("all", points))
-    for title, key in (("link", "link"), ("ranks", "ranks"), ("weights", "weights"), ("plan", "plan")):
+    for title, key in (("link", "link"), ("ranks", "ranks"), ("threads", "threads"), ("weights", "weights"), ("plan", "plan")):
         values = sorted({str(point[key]) for point in points})
         for value in values if len(values) > 1 else []:
             print(summary(f"{title} {value}", [point for point in points if str(point[key]) == value]))

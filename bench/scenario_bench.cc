@@ -104,6 +104,7 @@ class Bench {
         .roles = variant.plan.layout,
         .pipeline = variant.plan.pipeline,
         .wire = engine::WireFormatOf(variant.plan.wire, group_.size()),
+        .returns_fp8 = engine::ReturnsFp8(variant.plan.wire),
         .comm_budget = variant.plan.comm_budget,
         .experiment = {.router = {.skew = skew, .num_experts = options_.num_experts_skew},
                        .capacity_factor = variant.capacity_factor},
@@ -122,16 +123,16 @@ class Bench {
     return transformer;
   }
 
-  // What the planner says of a plan, by costs of other models; and its choice, where it is asked
+  // What the planner says of a plan, by costs of other models, after its choice where that is asked
   // for.
   Status Predict(evaluate::InventedModel& model, int tokens, Variant& variant) {
     if (!options_.predict || group_.size() == 1) return {};
     const Result<const engine::KnownCosts*> known = CostsOf(variant.plan);
     if (!known) return known.error();
     if (group_.rank() == 0) {
-      const bool is_chosen = variant.plan.auto_pipeline || variant.fit_cuts;
-      const Status predicted = is_chosen ? PredictLayer(model, tokens, (*known)->ranks, variant)
-                                         : PredictStep(model, tokens, (*known)->ranks, variant);
+      const cost::StepCosts& costs = (*known)->ranks;
+      if (variant.plan.auto_pipeline || variant.fit_cuts) Choose(model, tokens, costs, variant);
+      const Status predicted = PredictStep(model, tokens, costs, variant);
       if (!predicted) return predicted;
     }
     // Rank 0 alone has costs.
@@ -167,12 +168,12 @@ class Bench {
                      Variant& variant) const {
     const planner::MeasuredPricer pricer(costs);
     const strategy::Roles roles = variant.plan.layout;
-    const strategy::ElementBytes bytes = BytesOf(model, variant);
-    planner::StepQuestion question{
-        .spec = model.whole_spec(),
-        .options = {.roles = roles, .pipeline = variant.plan.pipeline, .bytes = bytes},
-        .groups = {static_cast<size_t>(roles.num_groups()),
-                   SequencesOf(tokens * roles.attention_parts())}};
+    planner::StepQuestion question{.spec = model.whole_spec()};
+    question.options.roles = roles;
+    question.options.pipeline = variant.plan.pipeline;
+    question.options.bytes = BytesOf(model, variant);
+    question.groups.assign(static_cast<size_t>(roles.num_groups()),
+                           SequencesOf(tokens * roles.attention_parts()));
     if (variant.is_solved) {
       Status solved = SolveLines(question, pricer, variant);
       if (!solved) return solved;
@@ -205,9 +206,10 @@ class Bench {
     return {};
   }
 
-  // On rank 0, which chooses: its layers but the last one, which goes on with few rows.
-  Status PredictLayer(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
-                      Variant& variant) const {
+  // On rank 0: chunks and where they end, by the price of a layer that has all rows. The same
+  // errors are those of all plans, so that other ranks need not be told.
+  void Choose(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
+              Variant& variant) const {
     const planner::PipelineQuestion question{
         .spec = model.whole_spec(),
         .roles = variant.plan.layout,
@@ -215,11 +217,6 @@ class Bench {
         .costs = costs,
         .tokens_per_group = tokens * variant.plan.layout.attention_tp,
         .micro_batches = variant.plan.pipeline.micro_batches};
-    return Plan(question, variant);
-  }
-
-  // The same errors are those of all plans, so that other ranks need not be told.
-  static Status Plan(const planner::PipelineQuestion& question, Variant& variant) {
     if (variant.plan.auto_pipeline) {
       const Result<planner::PipelineChoice> choice = planner::ChoosePipeline(question);
       CHECK(choice.ok(), "{}", choice.error().message);
@@ -228,16 +225,9 @@ class Bench {
       variant.plan.auto_pipeline = false;
       variant.name += fmt::format(" ({})", planner::Words(variant.plan.pipeline));
     }
-    if (variant.fit_cuts) {
-      variant.plan.pipeline = planner::FitCuts(question, variant.plan.pipeline).pipeline;
-      for (const double cut : variant.plan.pipeline.cuts)
-        variant.name += fmt::format(" {:.3g}", cut);
-    }
-    variant.predicted_seconds =
-        planner::PricePipeline(question, variant.plan.pipeline, question.tokens_per_group)
-            .seconds() *
-        (question.spec.num_layers() - 1);
-    return {};
+    if (!variant.fit_cuts) return;
+    variant.plan.pipeline = planner::FitCuts(question, variant.plan.pipeline).pipeline;
+    for (const double cut : variant.plan.pipeline.cuts) variant.name += fmt::format(" {:.3g}", cut);
   }
 
   // By layout, measured once.

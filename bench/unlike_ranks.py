@@ -4,8 +4,11 @@
 As root. Ranks are processes of one thread whose control groups give them shares of a core (bench/limited_rank.sh): --shares
 0.2,0.8,0.8 makes one with a quarter of the others'. The ranks measure what steps cost on each of them (`convene measure`),
 a plan is searched by these costs for each workload of --workloads and written down, and then plans take turns, each in
-processes of its own (`convene bench`). A time is that of the whole workload, prompts and generated tokens; ratios are
-medians over rounds. Writes FILE_profile.json, FILE.json with every run, and FILE.md. It asserts nothing.
+processes of its own (`convene bench`). A time is that of the whole workload, prompts and generated tokens. The best layout of
+alike ranks is chosen by odd rounds; times are medians of the even ones, and ratios medians of those of each even round. What
+that layout's odd rounds differ from its even ones stands beside them as the noise. Plans take turns in the other order after
+every second round, so that odd and even rounds have both orders. Writes FILE_profile.json, FILE.json with every run, and
+FILE.md. It asserts nothing.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import machine, run, words, workload_seconds
+from planned_runs import even_rounds, machine, noise, odd_rounds, predicted_seconds, run, words, workload_seconds
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -64,10 +67,12 @@ def main():
     parser.add_argument("--alike", default="attention=dp3,experts=ep3 attention=dp3,experts=tp3",
                         help="layouts that treat ranks alike, separated by blanks")
     parser.add_argument("--profile", help="costs that these ranks measured before (default: they do it now)")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="at least 2; of a multiple of 4 odd and even ones have both orders as often")
     parser.add_argument("--weights", default="int8")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
     options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error("--rounds must be 2 at least: odd rounds choose and even ones rate")
     line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
     entries = []
     with tempfile.TemporaryDirectory() as name:
@@ -78,10 +83,10 @@ def main():
             prompt, generated, batch = map(int, workload.split("/"))
             path, answer = ranks.plan(profile, prompt, generated, batch)
             entry = {"workload": [prompt, generated, batch], "plan": json.loads(path.read_text()), "name": answer["name"],
-                     "predicted_s": batch * generated / answer["predicted"]["throughput_tokens_per_s"], "seconds": {}}
+                     "predicted_s": predicted_seconds(answer["predicted"], batch, generated), "seconds": {}}
             plans = {"planned": ["--plan", path]} | {layout: ["--layout", layout, "--no-plan"] for layout in options.alike.split()}
             for number in range(options.rounds):
-                for key in list(plans)[::1 if number % 2 == 0 else -1]:
+                for key in list(plans)[::1 if number // 2 % 2 == 0 else -1]:
                     entry["seconds"].setdefault(key, []).append(ranks.bench(plans[key], prompt, generated, batch))
             entries.append(entry)
             print(json.dumps(entry["name"]), {key: statistics.median(each) for key, each in entry["seconds"].items()},
@@ -89,15 +94,18 @@ def main():
     pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     text = f"""{machine()}, {time.strftime("%Y-%m-%d")}: `bench/unlike_ranks.py {line}`
 
-| prompt, generated, sequences | planned | predicted s | measured s | best layout of alike ranks | s | its time by the planned one's |
-|---|---|---:|---:|---|---:|---:|
+The best layout of alike ranks is chosen by odd rounds of {options.rounds}; seconds are medians of the even ones. Noise: that layout's odd rounds over its even ones.
+
+| prompt, generated, sequences | planned | predicted s | measured s | best layout of alike ranks | s | its time by the planned one's | noise |
+|---|---|---:|---:|---|---:|---:|---:|
 """
     for entry in entries:
         seconds = entry["seconds"]
-        alike = min((key for key in seconds if key != "planned"), key=lambda key: statistics.median(seconds[key]))
-        ratio = statistics.median(a / b for a, b in zip(seconds[alike], seconds["planned"]))
+        alike = min((key for key in seconds if key != "planned"), key=lambda key: odd_rounds(seconds[key]))
+        ratio = statistics.median(a / b for a, b in zip(seconds[alike][1::2], seconds["planned"][1::2]))
         text += (f"| {', '.join(map(str, entry['workload']))} | {entry['name']} | {entry['predicted_s']:.2f} | "
-                 f"{statistics.median(seconds['planned']):.2f} | {alike} | {statistics.median(seconds[alike]):.2f} | {ratio:.2f} |\n")
+                 f"{even_rounds(seconds['planned']):.2f} | {alike} | {even_rounds(seconds[alike]):.2f} | {ratio:.2f} | "
+                 f"{100 * noise(seconds[alike]):+.1f} % |\n")
     pathlib.Path(options.out + ".md").write_text(text, encoding="utf-8")
 
 
