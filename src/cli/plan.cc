@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/message.h"
+#include "base/quote.h"
 #include "checkpoint/model_files.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
