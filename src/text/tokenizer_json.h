@@ -15,8 +15,9 @@ namespace convene::text {
 // tokens: added_tokens_decoder, the usual roles and lists of additional tokens, as transformers
 // takes them from there (TokenizersBackend, 5.23.0). That also adds other keys that end in _token,
 // lists that are objects, and special_tokens_map.json where there is no decoder; these are not
-// read. Its add_bos_token and add_eos_token say nothing beside a tokenizer.json. Errors: a component that convene does not
-// know, by name; malformed fields; tokens or merges that contradict each other.
+// read. Its add_bos_token and add_eos_token say nothing beside a tokenizer.json. Errors: a
+// component that convene does not know, by name; malformed fields; tokens or merges that contradict
+// each other.
 Result<TokenizerParts> ReadTokenizerJson(const nlohmann::json& document,
                                          const TokenizerConfig* config = nullptr);
 
