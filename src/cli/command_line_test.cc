@@ -88,6 +88,26 @@ TEST_F(CommandLineTest, TwoOptionsCannotNameTheSameFile) {
   EXPECT_EQ(Run({"tokenize", model_, "--text", file, "--json", file}).status, kSuccess);
 }
 
+// What is read whole and then made anew is no loss.
+TEST_F(CommandLineTest, AProfileMayBeUpdatedInItsPlace) {
+  const std::string profile = Path("profile.json");
+  const Outcome refused =
+      Run({"measure", "--from-trace", Path("none"), "--profile", profile, "--out", profile});
+  EXPECT_NE(refused.status, kSuccess);
+  EXPECT_THAT(refused.err, Not(HasSubstr("both name")));
+}
+
+// As scripts do that make a file first and read it where they hold it open.
+TEST_F(CommandLineTest, AnEmptyFileIsWrittenWhereItIs) {
+  Write("figures.json", "");
+  std::ifstream held(Path("figures.json"));
+  ASSERT_EQ(Run({"tokenize", model_, "--text", "a", "--json", Path("figures.json")}).status,
+            kSuccess);
+  std::string first;
+  held >> first;
+  EXPECT_EQ(first, "{");
+}
+
 TEST_F(CommandLineTest, LinksToOneFileAreFoundOut) {
   fs::create_symlink("new", Path("link"));
   EXPECT_THAT(ErrorOf(Run({"run", model_, "--prompt", "x", "--trace", Path("new"), "--json",

@@ -241,8 +241,9 @@ void Scheduler::MakeRoomForFirst() {
   }
 }
 
-// Of those that `first` would find or need not take, were all that are less urgent preempted. Less
-// than `num_wanted` may be too many: it is looked at in each step in which somebody waits.
+// Blocks that there would be for `first`, with those that it shares, if all that are less urgent
+// were preempted. Where even a rough count is below `num_wanted` it is returned as it is, since
+// this is asked in each step in which somebody waits.
 int64_t Scheduler::BlocksBesideUrgent(Group& group, const Sequence& first, int64_t num_wanted) {
   const std::vector<int32_t> known = group.blocks.TakePrefix(ShareableTokens(first));
   group.blocks.Release(known);

@@ -72,6 +72,25 @@ TEST(SchedulerOfPriorities, TakesNoBlocksWhereThoseThatStayWouldWantThem) {
   EXPECT_EQ(scheduler.num_preemptions(), 0);
 }
 
+// What a less urgent one shares with one that stays is not given up with it.
+TEST(SchedulerOfPriorities, CountsNoBlocksThatOthersHold) {
+  BlockManager blocks(8);
+  Scheduler scheduler(blocks, {.max_step_tokens = 1024, .max_sequences = 4});
+  const auto staying = MakeSequence(3 * kBlock + 1);
+  scheduler.Add(staying.get());
+  Advance(scheduler, scheduler.Schedule());
+  const auto less_urgent = MakeSequence(5 * kBlock - 1);  // the same beginning
+  less_urgent->priority = 1;
+  scheduler.Add(less_urgent.get());
+  Advance(scheduler, scheduler.Schedule());
+  ASSERT_EQ(less_urgent->blocks.size(), 5u);
+  ASSERT_EQ(blocks.num_available(), 2);
+  const auto urgent = MakeSequence(4 * kBlock - 1, 3000);
+  scheduler.Add(urgent.get());
+  EXPECT_EQ(scheduler.Schedule().size(), 2u);
+  EXPECT_EQ(scheduler.num_preemptions(), 0);
+}
+
 TEST(SchedulerOfPriorities, TheOldestIsNotOvertakenForEver) {
   BlockManager blocks(4);
   Scheduler scheduler(blocks, {.max_step_tokens = 1024, .max_sequences = 4});

@@ -468,7 +468,7 @@ Status PagedWeights::ReadInto(const std::vector<Page*>& pages,
     SetThere(*pages[i], true);
     pages[i]->is_fresh = true;
     ++statistics_.num_read;
-    changed_.notify_all();  // of many pages each is waited for by itself
+    changed_.notify_all();  // somebody may wait for this page alone, while others still come
   };
   PageSource::Next next;
   if (takes_next) {
