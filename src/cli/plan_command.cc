@@ -38,6 +38,7 @@ std::string PipelineOptions(const plan::Plan& plan) {
   }
   if (pipeline.micro_batches > 1)
     words += fmt::format(" --micro-batches {}", pipeline.micro_batches);
+  if (plan.comm_budget > 0) words += fmt::format(" --comm-budget {}", plan.comm_budget);
   return words;
 }
 

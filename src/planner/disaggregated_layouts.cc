@@ -133,7 +133,8 @@ class SolvedRoles {
          .ranks = ranks_,
          .pricer =
              [&](const cost::MachineState& state) {
-               return question_.source.PricerOf(setup_, {.machine = state, .alike_ranks = true});
+               return question_.source.PricerOf(setup_, {.machine = state, .alike_ranks = true},
+                                                /*comm_budget=*/0);
              },
          .most_micro_batches = kMostSolvedMicroBatches,
          .most_chunks = kMostSolvedChunks});

@@ -239,7 +239,7 @@ void AddDisaggregated(PlanSearch& search) {
   }
   for (const Candidate& base : bases) {
     const Result<std::unique_ptr<StepPricer>> pricer =
-        question.source.PricerOf(base.setup, Conditions());
+        question.source.PricerOf(base.setup, Conditions(), /*comm_budget=*/0);
     if (pricer) AddLayoutsOf(search, base, **pricer);
   }
 }

@@ -111,14 +111,24 @@ std::vector<std::string> OperatorSource::Formats() const {
 }
 
 Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& setup,
-                                                             const Conditions& conditions) const {
+                                                             const Conditions& conditions,
+                                                             int comm_budget) const {
   Result<cost::OperatorCostsOptions> options = OperatorOptions(setup.weights);
   if (!options) return options.error();
   options->order = options_.order;
-  options->comm_budget = options_.comm_budget;
+  options->comm_budget = comm_budget;
   const bool is_usual = conditions == Conditions();
   return std::unique_ptr<StepPricer>(std::make_unique<OperatorPricer>(
       is_usual ? machine_ : Under(conditions, machine_), *std::move(options)));
+}
+
+std::vector<int> OperatorSource::CommBudgets() const {
+  constexpr int kStep = 4;  // EPS-MoE's, Table IV
+  std::vector<int> budgets;
+  if (!machine_.device) return budgets;
+  const int most = machine_.device->num_multiprocessors / 2;
+  for (int budget = kStep; budget <= most; budget += kStep) budgets.push_back(budget);
+  return budgets;
 }
 
 std::string OperatorSource::WhyUnknown(int num_ranks, std::optional<int> num_threads,

@@ -35,7 +35,7 @@ class OperatorPricer : public StepPricer {
 };
 
 // A rank is a device, or all cores of a host. Keeps the reference. Of the options all but the
-// format, which the setup names, hold for every setup.
+// format, which the setup names, and the budget, which the plan names, hold for every setup.
 class OperatorSource : public PricerSource {
  public:
   explicit OperatorSource(const cost::MachineProfile& machine,
@@ -44,8 +44,9 @@ class OperatorSource : public PricerSource {
 
   std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const override;
   std::vector<std::string> Formats() const override;
-  Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
-                                               const Conditions& conditions) const override;
+  Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup, const Conditions& conditions,
+                                               int comm_budget) const override;
+  std::vector<int> CommBudgets() const override;
   std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
                          std::string_view weights) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;

@@ -24,7 +24,7 @@ model::ModelSpec SpecOfOperators() {
 double SecondsOfOperators(const OperatorSource& source, const Conditions& conditions, int tokens) {
   const ShortModel model = Shorten(SpecOfOperators(), {});
   const auto pricer =
-      source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = "bf16"}, conditions);
+      source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = "bf16"}, conditions, 0);
   CHECK(pricer.ok(), "{}", pricer.error().message);
   strategy::StepOptions options;
   options.roles = strategy::Layout{.attention_dp = 4, .expert_ep = 4};
@@ -54,7 +54,8 @@ TEST(OperatorPricer, ErrorsAreOfTheFormatsOperators) {
   const OperatorSource source(machine);
   for (const auto& [weights, name] : {std::pair<std::string, std::string>{"bf16", "bf16"},
                                       std::pair<std::string, std::string>{"int4", "int4_wo"}}) {
-    const auto pricer = source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = weights}, {});
+    const auto pricer =
+        source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = weights}, {}, 0);
     ASSERT_TRUE(pricer.ok()) << pricer.error().message;
     const cost::ErrorRange found =
         (*pricer)->Errors().by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)];
@@ -69,7 +70,7 @@ Result<WholeStep> PagedStep(const cost::MachineProfile& machine, const Condition
   const OperatorSource source(machine);
   const ShortModel model = Shorten(SpecOfOperators(), {}, /*is_overlapping=*/true);
   const auto pricer =
-      source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, conditions);
+      source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, conditions, 0);
   CHECK(pricer.ok(), "{}", pricer.error().message);
   const int num_tokens = 64;
   const strategy::StepOptions options{.paging =
@@ -105,7 +106,7 @@ TEST(OperatorPricer, StepsThatReadADiskTakeItsRateAndHaveNoPriceWithoutIt) {
 TEST(OperatorPricer, FormatsWithoutOperatorsAreRefused) {
   const cost::MachineProfile machine = *cost::Preset("v100-pcie3");
   const OperatorSource source(machine);
-  EXPECT_FALSE(source.PricerOf({.num_ranks = 1, .weights = "f32"}, {}).ok());
+  EXPECT_FALSE(source.PricerOf({.num_ranks = 1, .weights = "f32"}, {}, 0).ok());
   // It has no rate for products of bytes.
   EXPECT_TRUE(source.ThreadsOf(1, "int8").empty());
 }

@@ -25,6 +25,8 @@ constexpr size_t kMostRefined = 8;
 // Numbers of chunks grow until so many in a row are no better.
 constexpr int kMostWorse = 2;
 constexpr int kMostSearchedChunks = 64;
+// Candidates that are tried with multiprocessors left to their exchanges.
+constexpr size_t kMostBudgeted = 4;
 // Candidates whose chunks are cut where work and bytes say.
 constexpr size_t kMostCut = 2;
 
@@ -56,13 +58,13 @@ std::vector<Candidate> ToRefine(PlanSearch& search) {
 
 // Adds `base` with more and more of something, until that is no better any more.
 void AddWhileBetter(PlanSearch& search, const Candidate& base, std::span<const int> counts,
-                    const std::function<void(int, Pipeline&)>& set) {
+                    const std::function<void(int, plan::Plan&)>& set) {
   double best = base.figures->score;
   int worse = 0;
   for (const int count : counts) {
     Candidate candidate = base;
     candidate.figures.reset();
-    set(count, candidate.plan.pipeline);
+    set(count, candidate.plan);
     Candidate* const added = search.Add(std::move(candidate));
     if (added == nullptr) continue;
     search.Price(*added);
@@ -143,7 +145,7 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
       .tokens_per_group = TokensPerGroup(question, plain->plan),
       .shares = MeanOf(SharesOf(question.workload.routing, question.spec))};
   const ChunkCut cut = best->plan.pipeline.cut;
-  const Result<ClosedForm> form = FitClosedForm(asked, search.PricerOf(plain->setup), cut);
+  const Result<ClosedForm> form = FitClosedForm(asked, search.PricerOf(*plain), cut);
   if (!form) return;  // then no plan has a price either
   search.Remark(fmt::format(
       "of {}: a layer's experts take {:.3g} ms to compute and {:.3g} ms to exchange, and each "
@@ -220,9 +222,9 @@ void AddPipelines(PlanSearch& search) {
       std::vector<int> counts;
       const int most = cut == ChunkCut::kExperts ? fewest : kMostSearchedChunks;
       for (int chunks = 2; chunks <= most; chunks *= 2) counts.push_back(chunks);
-      AddWhileBetter(search, base, counts, [cut](int chunks, Pipeline& pipeline) {
-        pipeline.chunks = chunks;
-        pipeline.cut = cut;
+      AddWhileBetter(search, base, counts, [cut](int chunks, plan::Plan& plan) {
+        plan.pipeline.chunks = chunks;
+        plan.pipeline.cut = cut;
       });
     }
   }
@@ -283,7 +285,29 @@ void AddMicroBatches(PlanSearch& search) {
       }
     }
     AddWhileBetter(search, base, counts,
-                   [](int count, Pipeline& pipeline) { pipeline.micro_batches = count; });
+                   [](int count, plan::Plan& plan) { plan.pipeline.micro_batches = count; });
+  }
+}
+
+void AddCommBudgets(PlanSearch& search) {
+  const std::vector<int> budgets = search.question().source.CommBudgets();
+  const Candidate* const best = search.Best();
+  if (budgets.empty() || best == nullptr) return;
+  std::vector<Candidate> bases;
+  for (const Candidate& one : search.candidates()) {
+    const Pipeline& pipeline = one.plan.pipeline;
+    const bool has_exchanges_beside = one.is_ranked() && one.setup.num_ranks > 1 &&
+                                      one.plan.layout.stages == 1 && pipeline.overlap &&
+                                      (pipeline.chunks > 1 || pipeline.micro_batches > 1);
+    if (has_exchanges_beside && !search.IsForComparison(one)) bases.push_back(one);
+  }
+  std::ranges::stable_sort(bases, {}, [](const Candidate& one) {
+    return std::pair(!one.is_allowed(), one.figures->score);
+  });
+  if (bases.size() > kMostBudgeted) bases.resize(kMostBudgeted);
+  for (const Candidate& base : bases) {
+    AddWhileBetter(search, base, budgets,
+                   [](int budget, plan::Plan& plan) { plan.comm_budget = budget; });
   }
 }
 

@@ -17,6 +17,9 @@ void AddPipelines(PlanSearch& search);
 void AddCuts(PlanSearch& search);
 // Of each layout with its best pipeline and with none.
 void AddMicroBatches(PlanSearch& search);
+// Of the fastest whose exchanges run beside experts: with multiprocessors that experts leave to
+// them (EPS-MoE, section III-B). Nothing on machines of which it is not known what that costs.
+void AddCommBudgets(PlanSearch& search);
 
 // The best of these with whole steps of decode, which read weights once for each part.
 void AddWholeDecode(PlanSearch& search);

@@ -36,8 +36,8 @@ auto Complexity(const PlanSearch& search, const Candidate& candidate) {
                     plan.changes_layout() || plan.layout.disaggregates,
                     plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
                     plan.step_tokens > 0, plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
-                    plan.pipeline.micro_batches > 1, plan.cut_from_tokens > 0, !is_usual,
-                    candidate.setup.num_ranks);
+                    plan.pipeline.micro_batches > 1, plan.cut_from_tokens > 0, plan.comm_budget > 0,
+                    !is_usual, candidate.setup.num_ranks);
 }
 
 // Ranked ones first, the best before; then those that were rejected, in the order in which they
@@ -60,7 +60,7 @@ cost::Outline ScoredOf(const Candidate& one) {
 bool IsCertainlySlower(const PlanSearch& search, const Candidate& slower, const Candidate& faster) {
   if (slower.figures->score >= faster.figures->score * kCertainGain) return true;
   return cost::IntervalOfDifference(ScoredOf(slower), ScoredOf(faster),
-                                    search.PricerOf(faster.setup).Errors())
+                                    search.PricerOf(faster).Errors())
              .low > 0;
 }
 
@@ -253,28 +253,30 @@ bool PlanSearch::CheckMemory(Candidate& candidate) {
   return false;
 }
 
-Result<const StepPricer*> PlanSearch::FindPricer(const RankSetup& setup,
+Result<const StepPricer*> PlanSearch::FindPricer(const RankSetup& setup, const plan::Plan& plan,
                                                  const Conditions& conditions) {
+  const PricedAs priced_as = {setup, plan.comm_budget};
+  const auto make = [&] { return question_.source.PricerOf(setup, conditions, plan.comm_budget); };
   if (conditions == Conditions{}) {
-    const auto found = pricers_.find(setup);
+    const auto found = pricers_.find(priced_as);
     if (found != pricers_.end()) return found->second.get();
-    Result<std::unique_ptr<StepPricer>> pricer = question_.source.PricerOf(setup, conditions);
+    Result<std::unique_ptr<StepPricer>> pricer = make();
     if (!pricer) return pricer.error();
-    return pricers_.emplace(setup, *std::move(pricer)).first->second.get();
+    return pricers_.emplace(priced_as, *std::move(pricer)).first->second.get();
   }
-  if (last_pricer_ == nullptr || last_pricer_of_.first != setup ||
+  if (last_pricer_ == nullptr || last_pricer_of_.first != priced_as ||
       !(last_pricer_of_.second == conditions)) {
-    Result<std::unique_ptr<StepPricer>> pricer = question_.source.PricerOf(setup, conditions);
+    Result<std::unique_ptr<StepPricer>> pricer = make();
     if (!pricer) return pricer.error();
     last_pricer_ = *std::move(pricer);
-    last_pricer_of_ = {setup, conditions};
+    last_pricer_of_ = {priced_as, conditions};
   }
   return last_pricer_.get();
 }
 
 Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Plan& plan,
                                           const Workload& workload, const Conditions& conditions) {
-  const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
+  const Result<const StepPricer*> pricer = FindPricer(setup, plan, conditions);
   if (!pricer) return pricer.error();
   const Result<WholeStep> round_trip = RoundTripOf(setup, plan, conditions);
   if (!round_trip) return round_trip.error();
@@ -341,7 +343,7 @@ Result<WholeStep> PlanSearch::RoundTripOf(const RankSetup& setup, const plan::Pl
                                           const Conditions& conditions) {
   WholeStep both;
   if (!plan.changes_layout() || plan.phase_change.keeps_both) return both;
-  const Result<const StepPricer*> pricer = FindPricer(setup, conditions);
+  const Result<const StepPricer*> pricer = FindPricer(setup, plan, conditions);
   if (!pricer) return pricer.error();
   // To decode they come beside the last prompts.
   if (plan.loads_experts()) {
@@ -370,7 +372,7 @@ strategy::ExpertLoads PlanSearch::LoadsOf(const RankSetup& setup, const plan::Pl
 
 Result<PredictedStep> PlanSearch::DrawStep(const RankSetup& setup, const plan::Plan& plan,
                                            strategy::Phase phase) {
-  const Result<const StepPricer*> pricer = FindPricer(setup, {});
+  const Result<const StepPricer*> pricer = FindPricer(setup, plan, {});
   if (!pricer) return pricer.error();
   const bool is_decode = phase == strategy::Phase::kDecode;
   const strategy::Roles roles =
@@ -509,6 +511,7 @@ std::string Describe(const Candidate& candidate) {
                         FormatCount(static_cast<uint64_t>(plan.cut_from_tokens), "token"));
   }
   if (!plan.pipeline.overlap) text += ", no overlap";
+  if (plan.comm_budget > 0) text += fmt::format(", {} left to exchanges", plan.comm_budget);
   if (plan::Rounds(plan.wire)) {
     text += fmt::format(", {} between ranks", plan::Name(plan.wire));
   }

@@ -57,7 +57,9 @@ class PlanSearch {
   Result<PredictedStep> DrawStep(const RankSetup& setup, const plan::Plan& plan,
                                  strategy::Phase phase);
   // Of the pricer that FiguresOf takes under usual conditions. Precondition: it has been there.
-  const StepPricer& PricerOf(const RankSetup& setup) const { return *pricers_.at(setup); }
+  const StepPricer& PricerOf(const Candidate& candidate) const {
+    return *pricers_.at({candidate.setup, candidate.plan.comm_budget});
+  }
 
   int num_simulated() const { return num_simulated_; }
   // Of an integer program: part of what every plan that divides the experts otherwise in decode
@@ -78,7 +80,8 @@ class PlanSearch {
   static std::optional<strategy::SpilledKv> SpilledOf(const plan::Plan& plan,
                                                       const Workload& workload, int batch,
                                                       const StepSequences& groups);
-  Result<const StepPricer*> FindPricer(const RankSetup& setup, const Conditions& conditions);
+  Result<const StepPricer*> FindPricer(const RankSetup& setup, const plan::Plan& plan,
+                                       const Conditions& conditions);
 
   const PlanQuestion& question_;
   // A model that stands for the whole one, one for steps in which layers overlap, and the whole
@@ -95,9 +98,10 @@ class PlanSearch {
 
   ShortModels short_models_;
   std::vector<Candidate> candidates_;
-  std::map<RankSetup, std::unique_ptr<StepPricer>> pricers_;  // under usual conditions
-  std::unique_ptr<StepPricer> last_pricer_;                   // under others
-  std::pair<RankSetup, Conditions> last_pricer_of_;
+  using PricedAs = std::pair<RankSetup, int>;                // and the plan's comm_budget
+  std::map<PricedAs, std::unique_ptr<StepPricer>> pricers_;  // under usual conditions
+  std::unique_ptr<StepPricer> last_pricer_;                  // under others
+  std::pair<PricedAs, Conditions> last_pricer_of_;
   int num_simulated_ = 0;
   double solver_seconds_ = 0;
   std::string pass_;

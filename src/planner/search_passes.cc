@@ -465,6 +465,8 @@ constexpr SearchPass kPasses[] = {
     {"micro_batches",
      "steps in parts, one of which computes while another exchanges or is on the next rank",
      AddMicroBatches},
+    {"comm_budget", "multiprocessors that experts leave to exchanges beside them (of GPUs)",
+     AddCommBudgets},
     {"whole_decode", "the best of these with steps of generated tokens in one piece",
      AddWholeDecode},
     {"limits", "where nothing that may be chosen keeps the limits: what answers soonest",

@@ -127,7 +127,8 @@ std::vector<std::string> MeasuredSource::Formats() const {
 }
 
 Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& setup,
-                                                             const Conditions& conditions) const {
+                                                             const Conditions& conditions,
+                                                             int /*comm_budget*/) const {
   const cost::StepCosts* costs =
       profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
   if (costs == nullptr) {

@@ -94,9 +94,14 @@ class PricerSource {
   virtual std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const = 0;
   // Formats of which anything is known, for any number of ranks.
   virtual std::vector<std::string> Formats() const = 0;
-  // Error: nothing is known of this setup; says what to measure.
+  // Of plans that leave so much to exchanges (plan::Plan::comm_budget). Error: nothing is known of
+  // this setup; says what to measure.
   virtual Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
-                                                       const Conditions& conditions) const = 0;
+                                                       const Conditions& conditions,
+                                                       int comm_budget) const = 0;
+  // Multiprocessors of a rank that experts could leave to exchanges, rising; none: what that costs
+  // and gains is not known.
+  virtual std::vector<int> CommBudgets() const { return {}; }
   // Of a setup of which ThreadsOf gives nothing, or not so many threads: that, and what to do.
   virtual std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
                                  std::string_view weights) const;
@@ -134,8 +139,9 @@ class MeasuredSource : public PricerSource {
 
   std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const override;
   std::vector<std::string> Formats() const override;
-  Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
-                                               const Conditions& conditions) const override;
+  // Costs were measured without a budget, and are those of any.
+  Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup, const Conditions& conditions,
+                                               int comm_budget) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;
   std::vector<cost::MachineState> RankStatesOf(const RankSetup& setup) const override;
 

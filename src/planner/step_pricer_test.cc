@@ -55,7 +55,7 @@ TEST(StepPricer, AnOperatorOfOtherFeaturesIsNotTakenForSampling) {
   Asked asked(1e9, {1});
   AddGreedySampling(asked.profile, "threads");
   const auto pricer =
-      asked.source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, {});
+      asked.source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, {}, 0);
   ASSERT_TRUE(pricer) << pricer.error().message;
   EXPECT_EQ((*pricer)->SamplingSeconds(asked.spec), 0);
 }

@@ -69,7 +69,7 @@ VerificationPrice PriceVerification(const PlanSearch& search, const PlanAnswer& 
                                     const TrialShape& shape) {
   VerificationPrice price;
   const Candidate& chosen = answer.candidates[plans.front()];
-  const cost::StepErrors errors = search.PricerOf(chosen.setup).Errors();
+  const cost::StepErrors errors = search.PricerOf(chosen).Errors();
   const auto tokens = static_cast<double>(num_tokens);
   price.work = tokens * chosen.figures->score;
   std::vector<const Candidate*> loaded;
