@@ -8,13 +8,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/median.h"
+#include "bench/results_file.h"
+#include "comm/agree.h"
 #include "comm/connect.h"
 #include "comm/threads/thread_group.h"
 #include "comm/wire_format.h"
@@ -227,7 +228,11 @@ json MeasureWire(const Options& options) {
   return points;
 }
 
-void MeasureGroup(Group& group, const Options& options) {
+// Collective.
+Status MeasureGroup(Group& group, const Options& options) {
+  const Status opened = AgreeOnSuccess(
+      group, group.rank() == 0 ? bench::CheckResultsFile(options.json_path) : Status());
+  if (!opened) return opened;
   json results = {{"ranks", group.size()}};
   if (options.overlap) {
     results["overlap"] = MeasureOverlap(group, options);
@@ -235,8 +240,9 @@ void MeasureGroup(Group& group, const Options& options) {
     results["exchanges"] = MeasureExchanges(group, options);
   }
   if (group.rank() == 0 && options.wire) results["wire"] = MeasureWire(options);
-  if (group.rank() == 0 && !options.json_path.empty())
-    std::ofstream(options.json_path) << results.dump(2) << '\n';
+  return AgreeOnSuccess(
+      group, group.rank() == 0 ? bench::WriteResultsFile(options.json_path, results.dump(2) + '\n')
+                               : Status());
 }
 
 int Main(int argc, char** argv) {
@@ -253,17 +259,18 @@ int Main(int argc, char** argv) {
   app.add_option("--json", options.json_path, "writes the figures to this file");
   CLI11_PARSE(app, argc, argv);
 
+  Status measured;
   if (options.threads > 0) {
-    RunOnThreads(options.threads, [&](Group& group) { MeasureGroup(group, options); });
-    return 0;
+    RunOnThreads(options.threads, [&](Group& group) {
+      const Status all = MeasureGroup(group, options);
+      if (group.rank() == 0) measured = all;
+    });
+  } else {
+    Result<std::unique_ptr<Group>> group = Connect();
+    measured = group ? MeasureGroup(**group, options) : Status(group.error());
   }
-  Result<std::unique_ptr<Group>> group = Connect();
-  if (!group) {
-    fmt::print(stderr, "comm_bench: {}\n", group.error().message);
-    return 1;
-  }
-  MeasureGroup(**group, options);
-  return 0;
+  if (!measured) fmt::print(stderr, "comm_bench: {}\n", measured.error().message);
+  return measured ? 0 : 1;
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fine-grained disaggregated experts against PPPipe and naive: disaggregated_floors.py [--out docs/results/disaggregated]
+"""Fine-grained disaggregated experts against PPPipe and naive: disaggregated_floors.py --out FILE [options]
 
 Runs build/release/scenario_bench on 3 ranks (1 with attention, 2 with experts) and on 4 (2 and 2), each a process of one
 thread, over scripts/slow-link.sh (as root): prompt length x batch x link x with and without a shared expert. The plans of a
-point take turns, round by round. The best of each strategy is chosen by odd rounds; times and ratios are medians over the even
-ones, and what the odd rounds of the chosen plans differ from their even ones stands beside them as the noise. Operators are
-computed by the real kernels and then wait for (SLOW_DOWN - 1) times as long, so that a machine with two cores carries all
-ranks; exchanges are not slowed. Writes OUT.json with every plan of every point and OUT.md with the best of each strategy. It
-asserts nothing.
+point take turns, in the other order after every second round. The best of each strategy is chosen by odd rounds; times and
+ratios are medians over the even ones, and what two runs of one plan differ by (the median over all plans of a point of |odd
+rounds / even rounds - 1|) stands beside them as the noise. Operators are computed by the real kernels and then wait for
+(SLOW_DOWN - 1) times as long, so that a machine with two cores carries all ranks; exchanges are not slowed. Writes FILE.json
+with every plan of every point, as the points are done, and FILE.md with the best of each strategy. It asserts nothing.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import even_rounds, noise, odd_rounds
+from planned_runs import NOISE, check_rounds, even_rounds, noise, odd_rounds, open_results, write_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = {"--hidden": 512, "--heads": 8, "--layers": 4, "--experts": 16, "--top-k": 2, "--intermediate": 512}
@@ -92,6 +92,7 @@ def summary(points):
     """By point, the best of each strategy by its odd rounds."""
     rows = []
     for key, group in itertools.groupby(points, lambda p: (p["ranks"], p["link"], p["shared"], p["prompt"], p["batch"])):
+        group = list(group)
         best = {}
         for point in group:
             name = strategy_of(point)
@@ -100,7 +101,7 @@ def summary(points):
         fine, pppipe, naive = (best[name] for name in ("fine", "pppipe", "naive"))
         rows.append({"key": key, "fine": fine, "pppipe": pppipe, "naive": naive, "exchanges": exchange_share(naive),
                      "over_pppipe": against(fine, pppipe), "over_naive": against(fine, naive),
-                     "noise": (noise(pppipe["seconds"]), noise(fine["seconds"])),
+                     "noise": noise([point["seconds"] for point in group]),
                      "simulated_error": fine["replayed_s"] / fine["median_s"] - 1})
     return rows
 
@@ -113,7 +114,7 @@ def markdown(options, rows, num_steps):
     over_pppipe = [row["over_pppipe"] for row in rows]
     over_naive = [row["over_naive"] for row in rows]
     errors = [abs(row["simulated_error"]) for row in rows]
-    noises = [abs(value) for row in rows for value in row["noise"]]
+    noises = [row["noise"] for row in rows]
     cpu = next(line.split(": ")[1] for line in open("/proc/cpuinfo", encoding="utf-8") if line.startswith("model name"))
     floor = sum(value >= 1 for value in over_pppipe)
     text = f"""# Disaggregated experts: measured
@@ -126,8 +127,8 @@ processor time that it took, since {os.cpu_count()} cores carry 3 or 4 ranks (`s
 {MODEL['--experts']} experts of {MODEL['--intermediate']}, top {MODEL['--top-k']}, with or without a shared expert of {SHARED}; every attention rank has the batch of prompts.
 
 Plans of a point took turns in {options.repeat} rounds. "Best" is the least median over odd rounds of the plans tried: PPPipe with r1 = 2, 3, 4 and 6; fine with
-the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Times are medians over even rounds, ratios medians of those of each even round. Noise: the odd
-rounds over the even ones, of that PPPipe and of that fine plan. Exchanges ÷ computation: of the naive step, by kind the mean over ranks. Simulated: the fine step from
+the same r1, r2 = 1 and 2, and both orders where there is a shared expert. Times are medians over even rounds, ratios medians of those of each even round. Noise: {NOISE}.
+Exchanges ÷ computation: of the naive step, by kind the mean over ranks. Simulated: the fine step from
 the times that its tasks took in other rounds.
 
 Fine against the best PPPipe: median {statistics.median(over_pppipe):.3f}, least {min(over_pppipe):.3f}, most {max(over_pppipe):.3f}; at least 1 at {floor} of {len(rows)} points.
@@ -141,7 +142,7 @@ Against naive: median {statistics.median(over_naive):.3f}, least {min(over_naive
         text += (f"| {num_ranks} | {link} | {'yes' if has_shared else 'no'} | {prompt} x {batch} | {row['exchanges']:.2f} | "
                  f"{milliseconds(row['naive'])} | {milliseconds(row['pppipe'])} ({short(row['pppipe']['plan'])}) | "
                  f"{milliseconds(row['fine'])} ({short(row['fine']['plan'])}) | {row['over_pppipe']:.3f} | "
-                 f"{row['over_naive']:.3f} | {', '.join(f'{100 * value:+.1f} %' for value in row['noise'])} | "
+                 f"{row['over_naive']:.3f} | {100 * row['noise']:.1f} % | "
                  f"{100 * row['simulated_error']:+.1f} % |\n")
     return text
 
@@ -152,25 +153,26 @@ def numbers(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default=str(ROOT / "docs/results/disaggregated"))
+    parser.add_argument("--out", required=True, help="FILE.json and FILE.md are written")
     parser.add_argument("--ranks", type=numbers, default=[3, 4])
     parser.add_argument("--links", type=lambda text: text.split(","), default=["200mbit", "800mbit"])
     parser.add_argument("--prompts", type=numbers, default=[256, 512, 2048])
     parser.add_argument("--batches", type=numbers, default=[1, 2])
-    parser.add_argument("--repeat", type=int, default=7, help="rounds, at least 2")
+    parser.add_argument("--repeat", type=int, default=8,
+                        help="rounds, at least 2; of a multiple of 4 odd and even ones have both orders as often")
     parser.add_argument("--each", action="store_true", help="every rank has a link of its own, with both directions at once")
     parser.add_argument("--slow-down", type=float, default=4)
     options = parser.parse_args()
-    if options.repeat < 2:
-        parser.error("--repeat must be 2 at least: odd rounds choose and even ones rate")
+    check_rounds(parser, "--repeat", options.repeat)
+    open_results(options.out + ".json", options.out + ".md")
     options.line = " ".join(sys.argv[1:])
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     points = []
     for num_ranks, link, has_shared, prompt in itertools.product(options.ranks, options.links, (True, False), options.prompts):
         points += run(options, num_ranks, link, has_shared, prompt)
+        write_json(options.out + ".json", points)
         for row in summary(points)[-len(options.batches):]:
             print(row["key"], f"fine is {row['over_pppipe']:.3f} x PPPipe and {row['over_naive']:.3f} x naive", flush=True)
-    pathlib.Path(options.out + ".json").write_text(json.dumps(points, indent=1) + "\n")
     steps = options.repeat * len(points)
     pathlib.Path(options.out + ".md").write_text(markdown(options, summary(points), steps))
     return 0

@@ -5,8 +5,9 @@ Runs build/release/scenario_bench on four ranks (2 with attention, 2 with expert
 (bench/limited_rank.sh, whose kernels are real and not slowed), over scripts/slow-link.sh, as root. Costs are measured first, by the
 same ranks, and kept for this program alone; each point is predicted before its steps run. The steps with a shared expert are also
 one trace of mixed lengths: those that are solved each are compared with the best pipeline that holds for all of them, which is
-chosen by odd rounds; times and the ratio are those of the even ones, and what that pipeline's odd rounds differ from its even ones
-is printed as the noise. Prints medians and writes all points as a Markdown table. It asserts nothing.
+chosen by odd rounds; times and the ratio are those of the even ones, and what two runs of one plan differ by (the median over all
+plans of |odd rounds / even rounds - 1|) is printed as the noise. Prints medians and writes all points as a Markdown table, as they
+are done. It asserts nothing.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import statistics
 import subprocess
 import tempfile
 
-from planned_runs import even_rounds, odd_rounds
+from planned_runs import check_rounds, even_rounds, odd_rounds, open_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = ["--hidden", 512, "--heads", 8, "--layers", 4, "--experts", 16, "--top-k", 2, "--intermediate", 512]
@@ -67,8 +68,9 @@ def compare_trace(points):
         odd[plan] += odd_rounds(point["seconds"])
         even[plan] += even_rounds(point["seconds"])
     static = min((plan for plan in odd if plan != SOLVED), key=odd.get)
+    noise = statistics.median(abs(odd[plan] / even[plan] - 1) for plan in odd)
     print(f"a step of each length: solved each {1e3 * even[SOLVED]:.1f} ms, best static {1e3 * even[static]:.1f} ms ({static}): "
-          f"{even[static] / even[SOLVED]:.3f} x; noise of that static one {100 * (odd[static] / even[static] - 1):+.1f} %")
+          f"{even[static] / even[SOLVED]:.3f} x; noise (the median over all plans of |odd rounds / even rounds - 1|) {100 * noise:.1f} %")
 
 
 def markdown(points):
@@ -89,24 +91,33 @@ def main():
     parser.add_argument("--each", action="store_true", help="each rank has a link of its own to a switch (scripts/slow-link.sh)")
     parser.add_argument("--cores", default="0.5", help="as bench/limited_rank.sh wants them")
     parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
-    parser.add_argument("--repeat", type=int, default=4, help="rounds, at least 2")
+    parser.add_argument("--repeat", type=int, default=4,
+                        help="rounds, at least 2; of a multiple of 4 odd and even ones have both orders as often")
     options = parser.parse_args()
-    if options.repeat < 2:
-        parser.error("--repeat must be 2 at least: odd rounds choose and even ones rate")
+    check_rounds(parser, "--repeat", options.repeat)
+    if options.out:
+        open_results(options.out)
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     with tempfile.TemporaryDirectory() as kept:
         # Costs that were kept before may be another day's, or of ranks with other shares.
         os.environ["CONVENE_CACHE_DIR"] = kept
-        trace = run(options, 512, options.tokens, STATIC + [SOLVED])
-        others = run(options, 0, options.tokens, BASELINES + STATIC[2:4])
-        ordinary = run(options, 512, options.tokens[-2:-1], ORDINARY)
+        done = []
+
+        def run_and_write(*what):
+            points = run(options, *what)
+            done.extend(points)
+            if options.out:
+                pathlib.Path(options.out).write_text(markdown(done), encoding="utf-8")
+            return points
+
+        trace = run_and_write(512, options.tokens, STATIC + [SOLVED])
+        others = run_and_write(0, options.tokens, BASELINES + STATIC[2:4])
+        ordinary = run_and_write(512, options.tokens[-2:-1], ORDINARY)
     summary("disaggregated", trace + others)
     for tokens, group in itertools.groupby(sorted(trace + others, key=lambda p: p["tokens_per_rank"]), lambda p: p["tokens_per_rank"]):
         summary(f"  of {tokens} tokens", list(group))
     summary("attention=dp4,experts=ep4", ordinary)
     compare_trace(trace)
-    if options.out:
-        pathlib.Path(options.out).write_text(markdown(trace + others + ordinary), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,15 +20,32 @@ read -r quota period < <(awk -v share="$share" \
   'BEGIN { period = 2000; while (share * period < 1000) period *= 2; printf "%d %d\n", share * period + 0.5, period }')
 root=/sys/fs/cgroup
 [ -d $root/cpu ] && root=$root/cpu
-group=$root/convene_rank_$rank.$$
-mkdir "$group" || { echo "limited_rank.sh: no control group can be made below $root: run it as root" >&2; exit 2; }
-trap 'rmdir "$group"' EXIT
+# Only root makes one. A name of its own each time: a run that was killed may have left a group behind.
+group=$(mktemp -d "$root/convene_rank_$rank.XXXXXX") ||
+  { echo "limited_rank.sh: no control group can be made below $root: run it as root, where that is mounted for writing" >&2; exit 2; }
+# A group goes only when its last process has ended, which the kernel may notice late.
+remove_group() {
+  local _
+  for _ in {1..20}; do
+    ! rmdir "$group" 2>/dev/null || return 0
+    sleep 0.05
+  done
+  echo "limited_rank.sh: $group still has processes and stays: end them, and then rmdir $group" >&2
+}
+trap remove_group EXIT
 if [ -e "$group/cpu.max" ]; then
   echo "$quota $period" >"$group/cpu.max"
 else
   echo "$period" >"$group/cpu.cfs_period_us"
   echo "$quota" >"$group/cpu.cfs_quota_us"
 fi
-status=0
-(echo "$BASHPID" >"$group/cgroup.procs"; exec "$@") || status=$?
+(echo "$BASHPID" >"$group/cgroup.procs"; exec "$@") <&0 &
+command=$!
+# mpirun tells this shell alone, which hands it on and waits for the command's end. Background commands ignore SIGINT.
+trap 'was_told=yes; kill -TERM "$command" 2>/dev/null || :' TERM INT
+was_told=yes
+while [ "$was_told" = yes ]; do # a signal ends `wait`, too
+  was_told=no status=0
+  wait "$command" || status=$?
+done
 exit "$status"

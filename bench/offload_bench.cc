@@ -20,7 +20,6 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -29,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/results_file.h"
 #include "cost/rates.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda.h"
@@ -154,6 +154,9 @@ class Study {
   }
 
   Status Run() {
+    for (const std::string& path : {options_.json, options_.trace}) {
+      if (Status opened = CheckResultsFile(path); !opened) return opened;
+    }
     if (const Status created = CreateDevice(); !created) return created;
     if (const Status created = CreateModel(); !created) return created;
     for (const std::string& name : options_.orders) {
@@ -176,9 +179,9 @@ class Study {
       }
     }
     PrintResults();
-    WriteJson();
-    WriteTrace();
-    return {};
+    const Status json = WriteJson();
+    const Status trace = WriteTrace();
+    return json ? trace : json;
   }
 
  private:
@@ -518,28 +521,25 @@ class Study {
         Median(differences), *std::ranges::max_element(differences), differences.size());
   }
 
-  void WriteJson() const {
-    if (options_.json.empty()) return;
+  Status WriteJson() const {
     nlohmann::json orders;
     for (const Order& order : orders_) {
       orders.push_back({{"order", strategy::Name(order.order)},
                         {"predicted_seconds", order.predicted.seconds()},
                         {"seconds", order.seconds}});
     }
-    std::ofstream(options_.json) << nlohmann::json{{"sequences", options_.sequences},
-                                                   {"micro_batches", options_.micro_batches},
-                                                   {"context", options_.context},
-                                                   {"layers", options_.shape.layers},
-                                                   {"weights", options_.weights},
-                                                   {"link_gb_per_second",
-                                                    options_.link_gb_per_second},
-                                                   {"orders", orders}}
-                                        .dump(2)
-                                 << "\n";
+    const nlohmann::json figures = {{"sequences", options_.sequences},
+                                    {"micro_batches", options_.micro_batches},
+                                    {"context", options_.context},
+                                    {"layers", options_.shape.layers},
+                                    {"weights", options_.weights},
+                                    {"link_gb_per_second", options_.link_gb_per_second},
+                                    {"orders", orders}};
+    return WriteResultsFile(options_.json, figures.dump(2) + "\n");
   }
 
-  void WriteTrace() const {
-    if (options_.trace.empty()) return;
+  Status WriteTrace() const {
+    if (options_.trace.empty()) return {};
     drawing::Trace trace;
     trace.weights = options_.weights;
     trace.num_threads = 1;
@@ -553,7 +553,7 @@ class Study {
                              .predicted_by = "costs of tasks alone"});
       start += std::max(order.measured.seconds(), order.predicted.seconds());
     }
-    std::ofstream(options_.trace) << drawing::TraceJson(trace);
+    return WriteResultsFile(options_.trace, drawing::TraceJson(trace));
   }
 
   Options options_;

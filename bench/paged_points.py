@@ -6,8 +6,8 @@ the disk are measured first (`convene measure`, on models of other shapes), then
 them and written down with its prediction, and only then does anything of MODEL run (`convene bench --plan`, in turn and in
 the other order each round). A time is that of all prompts and all generated tokens. A disk that others use has another rate
 from minute to minute, so it is measured again before each run, and the same plan priced at that rate (`convene simulate`) is
-the prediction after drift. Writes FILE_predicted.json before the first run, with plans and predictions, then FILE.json with
-every run and FILE.md with every point. It asserts nothing.
+the prediction after drift. Writes FILE_predicted.json before the first run, with plans and predictions, then FILE.json
+after each run and FILE.md with every point. It asserts nothing.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import machine, predicted_seconds, run, words, workload_seconds
+from planned_runs import machine, open_results, predicted_seconds, run, words, workload_seconds, write_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -108,6 +108,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", help="of convene measure, in place of measuring now")
     options = parser.parse_args()
+    open_results(options.out + "_predicted.json", options.out + ".json", options.out + ".md")
     options.line = " ".join(sys.argv[1:])
     formats = sorted({format_of(model) for model in options.models})
     points = []
@@ -128,14 +129,14 @@ def main():
         for point in points:
             point["plan"], point["predicted"] = search(options, profile, point, folder, environment)
         foreseen = [{key: value for key, value in point.items() if key != "runs"} for point in points]
-        pathlib.Path(options.out + "_predicted.json").write_text(json.dumps({"profile": profile_hash, "points": foreseen}, indent=1) + "\n")
+        write_json(options.out + "_predicted.json", {"profile": profile_hash, "points": foreseen})
         for turn in range(options.rounds):
             for point in points if turn % 2 == 0 else reversed(points):
                 measure(options, profile, point, folder, environment)
+                write_json(options.out + ".json", points)
                 last = point["runs"][-1]
                 print(point["format"], point["budget"], point["batch"], f"predicted {point['predicted']:.2f} s, at {last['disk_gbps']:.2f} GB/s",
                       f"{last['predicted_after_drift']:.2f} s, measured {last['seconds']:.2f} s", flush=True)
-    pathlib.Path(options.out + ".json").write_text(json.dumps(points, indent=1) + "\n")
     pathlib.Path(options.out + ".md").write_text(markdown(options, points, profile_hash, rate))
     return 0
 

@@ -4,11 +4,13 @@
 MODEL is packed (`convene quantize`) and larger than --memory-budget. All policies answer the same requests, prompts of random
 tokens of mixed lengths, under that budget: the one that `convene batch` chooses by itself, and every number of requests that
 run together of --together with all keys and values in memory (as many requests as have room wait their turn) and with keys
-and values on the disk. Policies take turns, in the other order each round, each in a process of its own. Those that memory
-has no room for are said to have none. The texts of all have to be the same.
+and values on the disk. Policies take turns, in the other order after every second round, so that odd and even rounds have
+both orders, each in a process of its own. Those that memory has no room for are said to have none. The texts of all have to
+be the same.
 
-The best policy by hand is chosen by odd rounds, and what is chosen compared with it in even ones; what two runs of that same
-policy differ by stands beside it as the noise. Writes FILE.json with every run and FILE.md. It asserts nothing of times.
+The best policy by hand is chosen by odd rounds, and what is chosen compared with it in even ones; what two runs of one policy
+differ by (the median over all policies of |odd rounds / even rounds - 1|) stands beside it as the noise. Writes FILE.json,
+after each run, and FILE.md. It asserts nothing of times.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 
-from planned_runs import machine, words
+from planned_runs import check_rounds, even_rounds, in_turn, machine, noise, odd_rounds, open_results, words, write_json
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHOSEN = "chosen"
@@ -81,7 +83,7 @@ def measure(options):
         write_requests(options, requests)
         turns = list(policies(options).items())
         for number in range(options.rounds):
-            for policy, arguments in turns[::1 if number % 2 == 0 else -1]:
+            for policy, arguments in in_turn(turns, number):
                 if runs.get(policy, [0]) is None:
                     continue
                 found = run_policy(options, arguments, requests, folder)
@@ -94,7 +96,7 @@ def measure(options):
                     sys.exit(f"{policy} gave other texts")
                 runs.setdefault(policy, []).append(figures)
                 print(f"round {number + 1}: {policy}: {figures['seconds']:.1f} s", file=sys.stderr)
-                pathlib.Path(options.out + ".json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+                write_json(options.out + ".json", runs)
     return runs
 
 
@@ -104,13 +106,13 @@ def markdown(options, runs):
     by_hand = [policy for policy in ran if policy != CHOSEN]
     if CHOSEN not in ran or not by_hand:
         sys.exit("memory has room for no policy: raise --memory-budget")
-    best = min(by_hand, key=lambda policy: statistics.median(seconds[policy][0::2]))
-    even = {policy: statistics.median(each[1::2] or each) for policy, each in seconds.items()}
+    best = min(by_hand, key=lambda policy: odd_rounds(seconds[policy]))
+    even = {policy: even_rounds(each) for policy, each in seconds.items()}
     least = min(statistics.median(seconds[policy]) for policy in by_hand)
     percent = lambda value: f"{100 * value:+.1f} %"
     text = f"""{machine()}, {time.strftime('%Y-%m-%d')}; `bench/paged_policies.py {options.line}`: {options.requests} prompts of {options.prompt[0]} to {options.prompt[1]} tokens, {options.gen} generated, {options.memory_budget}, {options.rounds} rounds in turn; the same texts in all.
 
-The chosen policy against the best by hand ({best}): {percent(even[CHOSEN] / even[best] - 1)} (noise {percent(statistics.median(seconds[best][0::2]) / even[best] - 1)}); against the least median of all: {percent(statistics.median(seconds[CHOSEN]) / least - 1)}.
+The chosen policy against the best by hand ({best}): {percent(even[CHOSEN] / even[best] - 1)} (noise {100 * noise(seconds.values()):.1f} %: the median over all policies of |odd rounds / even rounds - 1|); against the least median of all: {percent(statistics.median(seconds[CHOSEN]) / least - 1)}.
 
 | policy | together | experts in memory | seconds, each round | median | pages read, GB | keys and values read and written, GB | peak memory, GB |
 |---|---:|---:|---|---:|---:|---:|---:|
@@ -143,9 +145,12 @@ def main():
     parser.add_argument("--prompt", type=lengths, default=(64, 128), help="tokens of a prompt, LEAST-MOST")
     parser.add_argument("--gen", type=int, default=16)
     parser.add_argument("--together", type=lambda text: [int(each) for each in text.split(",")], default=[32, 64, 128, 256])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4,
+                        help="at least 2; of a multiple of 4 odd and even ones have both orders as often")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
     options = parser.parse_args()
+    check_rounds(parser, "--rounds", options.rounds)
+    open_results(options.out + ".json", options.out + ".md")
     options.line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
     runs = measure(options)
     pathlib.Path(options.out + ".md").write_text(markdown(options, runs), encoding="utf-8")

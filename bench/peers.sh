@@ -13,7 +13,7 @@
 #                         lies beside LLAMA_BENCH (default: none)
 #   --batch-prompt N      length of each of their prompts (default: 64)
 #   --batch-gen N         tokens generated after it (default: 32)
-#   --rounds N            each engine runs N times, in turn (default: 3)
+#   --rounds N            each engine runs N times, in turn, convene first in even rounds (default: 3)
 #   --repeat N            repetitions in each of its runs (default: 3)
 #   --threads N           of both engines (default: the processors that nproc counts)
 #   --peer-options STR    further options of llama-bench, such as '-rtr 1' (ik_llama.cpp)
@@ -135,7 +135,7 @@ record_peer() {
   shift 2
   run peer "$llama_bench" -m "$gguf" -t "$threads" -r "$repeat" -o json "${peer_options[@]}" "$@"
   jq -r --arg head "$round"$'\tpeer\t'"$test" \
-    'last | $head + "\t" + (.samples_ts | sort | .[length / 2 | floor] | tostring)' \
+    'last | $head + "\t" + (.samples_ts | sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2 | tostring)' \
     "$scratch/peer.out" >>"$figures" || fail "no figures in what llama-bench wrote: $(head -c 300 "$scratch/peer.out")"
 }
 
@@ -182,14 +182,32 @@ compare_shapes() {
     fail "the shapes differ: $gguf has $peer_parameters parameters, $checkpoint has $convene_parameters"
 }
 
+# record_round ROUND ENGINE...: the engines one after the other.
+record_round() {
+  local round=$1 engine between=
+  shift
+  printf 'round %d of %d: ' "$round" "$rounds" >&2
+  for engine in "$@"; do
+    printf '%s%s' "$between" "$engine" >&2
+    between=', '
+    if [ "$engine" = convene ]; then
+      record_convene "$round"
+      continue
+    fi
+    record_peer "$round" "pp$prompt_tokens" -p "$prompt_tokens" -n 0
+    [ "$round" -gt 1 ] || compare_shapes
+    record_peer "$round" "$decode_test" "${decode_arguments[@]}"
+    [ -z "$batches" ] || record_peer_batches "$round"
+  done
+  printf '\n' >&2
+}
+
 for ((round = 1; round <= rounds; ++round)); do
-  printf 'round %d of %d: the peer' "$round" "$rounds" >&2
-  record_peer "$round" "pp$prompt_tokens" -p "$prompt_tokens" -n 0
-  [ "$round" -gt 1 ] || compare_shapes
-  record_peer "$round" "$decode_test" "${decode_arguments[@]}"
-  [ -z "$batches" ] || record_peer_batches "$round"
-  printf ', convene\n' >&2
-  record_convene "$round"
+  if [ $((round % 2)) -eq 1 ]; then
+    record_round "$round" "the peer" convene
+  else
+    record_round "$round" convene "the peer"
+  fi
 done
 
 printf 'peer:    %s %s %s\n' "$llama_bench" "$gguf" "${peer_options[*]}"

@@ -24,7 +24,7 @@ case "\$*" in
   *'-p 512 -n 0'*) rate=100 ;;
   *) rate=25 ;;
 esac
-printf '[{"model_n_params": $2, "samples_ts": [ 1, %s, 1000 ]}]' "\$rate"
+printf '[{"model_n_params": $2, "samples_ts": [ 1, %d, %d, 1000 ]}]' "\$((rate + 1))" "\$((rate - 1))"
 END
 }
 program llama-batched-bench <<'END'
@@ -58,10 +58,11 @@ expect() {
 }
 three=("$tree/llama-bench" "$tree/model.gguf" "$tree/model")
 
-# Each figure is the median of the repetitions; ik_llama.cpp's and llama.cpp's ways of a context.
+# Each figure is the median of the repetitions, between the two in the middle of four; ik_llama.cpp's and llama.cpp's ways of a context.
 peer "  -gp <pp,tg>  " 1000
 expect 0 "pp512 100.00 (100.00 - 100.00) 150.00 (150.00 - 150.00) 1.50" "${three[@]}"
 expect 0 "tg64 after 512 20.00 (20.00 - 20.00) 30.00 (30.00 - 30.00) 1.50" "${three[@]}"
+expect 0 "round 1 of 3: the peer, convene"$'\n'"round 2 of 3: convene, the peer" "${three[@]}"
 expect 0 "tg32 x 8 50.00 (50.00 - 50.00) 75.00 (75.00 - 75.00) 1.50" "${three[@]}" --batch 8
 expect 0 "300.00 (300.00 - 300.00) 3.00" "${three[@]}" --weights int8 --rounds 1
 peer "  -d, --n-depth <n>" 1000

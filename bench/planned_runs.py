@@ -1,6 +1,8 @@
-"""What benches share that run plans in turn and compare them (plan_floor.py, unlike_ranks.py, paged_points.py, disaggregated_*.py)."""
+"""What benches share that run plans in turn and compare them (plan_floor.py, unlike_ranks.py, paged_*.py, disaggregated_*.py)."""
 
+import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -46,9 +48,43 @@ def even_rounds(seconds):
     return statistics.median(seconds[1::2])
 
 
-def noise(seconds):
-    """What two runs of one plan differ by."""
-    return odd_rounds(seconds) / even_rounds(seconds) - 1
+def noise(seconds_by_plan):
+    """What two runs of one plan differ by: of all plans of a point, since the odd rounds of the one that they choose are low by
+    that choice."""
+    return statistics.median(abs(odd_rounds(seconds) / even_rounds(seconds) - 1) for seconds in seconds_by_plan)
+
+
+NOISE = "the median over all plans of a point of |odd rounds / even rounds - 1|"
+
+
+def in_turn(plans, number):
+    """Plans in the order of round `number`, which turns after every second round: odd and even rounds have both orders."""
+    return list(plans)[::1 if number // 2 % 2 == 0 else -1]
+
+
+def check_rounds(parser, name, rounds):
+    if rounds < 2:
+        parser.error(f"{name} {rounds} is too few, and must be 2 at least: odd rounds choose and even ones rate")
+    if rounds % 4 != 0:
+        print(f"warning: {name} {rounds} is no multiple of 4, so odd and even rounds do not have both orders as often",
+              file=sys.stderr)
+
+
+def open_results(*paths):
+    """Before the first run, so that a path that cannot be written does not cost the runs. Keeps what is there."""
+    for path in paths:
+        try:
+            with open(path, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            sys.exit(f"cannot write {path} ({error.strerror}): choose another --out")
+
+
+def write_json(path, value):
+    """In place of what was there, which stays whole until all is written."""
+    beside = pathlib.Path(f"{path}.partial")
+    beside.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)
 
 
 def machine():

@@ -384,14 +384,18 @@ class Run {
     if (!had) return had;
     std::vector<cost::ReferenceSpeed> speeds;
     for (Plan& plan : plans) Step(plan);
+    std::vector<Plan*> turns;
+    for (Plan& plan : plans) turns.push_back(&plan);
     for (int round = 0; round < options_.rounds; ++round) {
+      // So that odd and even rounds have both orders.
+      if (round > 0 && round % 2 == 0) std::ranges::reverse(turns);
       std::vector<double> reads;
       std::vector<double> dots;
-      for (Plan& plan : plans) {
+      for (Plan* const plan : turns) {
         const cost::ReferenceSpeed speed = reference->Measure(group_);
         reads.push_back(speed.read_bytes_per_second);
         dots.push_back(speed.dot_operations_per_second);
-        plan.seconds.push_back(Step(plan));
+        plan->seconds.push_back(Step(*plan));
       }
       speeds.push_back({Median(reads), Median(dots)});
     }
@@ -421,6 +425,7 @@ class Run {
                  1e3 * *std::min_element(plan.seconds.begin(), plan.seconds.end()));
     }
     std::fflush(stdout);
+    out.flush();
     return out.good() ? Status() : Error{fmt::format("{} could not be written", options_.out)};
   }
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/environment.h"
+#include "bench/results_file.h"
 #include "bench/scenario_figures.h"
 #include "bench/scenario_variant.h"
 #include "bench/slowed_device.h"
@@ -73,16 +74,26 @@ class Bench {
       if (Status fits = plan::CheckRanks(variant->plan.layout, group_.size()); !fits) return fits;
       variants.push_back(*variant);
     }
+    if (Status opened = OnRank0([&] { return CheckResultsFile(options_.json_path); }); !opened) {
+      return opened;
+    }
     for (const int tokens : options_.tokens) {
       if (Status point = RunPoint(variants, tokens); !point) return point;
-    }
-    if (group_.rank() == 0 && !options_.json_path.empty()) {
-      std::ofstream(options_.json_path) << points_.dump(1) << "\n";
+      // After each point, so that what fails later does not cost it.
+      const Status written =
+          OnRank0([&] { return WriteResultsFile(options_.json_path, points_.dump(1) + "\n"); });
+      if (!written) return written;
     }
     return {};
   }
 
  private:
+  // Collective: what rank 0 says of something that it alone does.
+  template <typename Do>
+  Status OnRank0(Do&& something) {
+    return comm::AgreeOnSuccess(group_, group_.rank() == 0 ? something() : Status());
+  }
+
   Result<evaluate::InventedModel*> ModelOf(const strategy::Layout& layout) {
     const std::string key = plan::ToText(layout);
     if (const auto found = models_.find(key); found != models_.end()) return found->second.get();
@@ -259,7 +270,9 @@ class Bench {
     std::vector<runtime::RecordedStep> steps = {};
   };
 
-  // All skews and variants in turn, again and again.
+  // All skews and variants in turn, again and again: in a round they read the same tokens, and
+  // after every second round they take turns in the other order, so that odd and even rounds have
+  // both.
   Status RunPoint(const std::vector<Variant>& variants, int tokens) {
     std::vector<Series> all;
     for (const double skew : options_.skews) {
@@ -274,8 +287,14 @@ class Bench {
             [this](const runtime::RecordedStep& step) { last_step_ = step; });
       }
     }
+    std::vector<size_t> turns(all.size());
+    std::iota(turns.begin(), turns.end(), size_t{0});
     for (int round = -1; round < options_.repeats; ++round) {
-      for (Series& series : all) {
+      if (round > 0 && round % 2 == 0) std::ranges::reverse(turns);
+      const uint64_t state_of_round = state_;
+      for (const size_t index : turns) {
+        Series& series = all[index];
+        state_ = state_of_round;
         RunStep(series.transformer, series.variant.plan.layout, tokens);
         if (round >= 0 && group_.rank() == 0) series.steps.push_back(last_step_);
       }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 
-#include "base/median.h"
 #include "cost/link_seconds.h"
 #include "cost/prices.h"
 #include "drawing/step_figures.h"
@@ -16,6 +16,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using runtime::RecordedStep;
+
+// The mean of the two where two are in the middle; 0 of none.
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// The round of the median, and of the upper one of two in the middle: one that was measured.
+size_t MedianRound(const std::vector<double>& seconds) {
+  std::vector<size_t> rounds(seconds.size());
+  std::iota(rounds.begin(), rounds.end(), size_t{0});
+  std::ranges::sort(rounds, {}, [&](size_t round) { return seconds[round]; });
+  return rounds[rounds.size() / 2];
+}
 
 // What lanes, dependencies, waiting and the link that exchanges share make of measured tasks.
 schedule::Timeline Simulate(const RecordedStep& step) {
@@ -78,7 +94,7 @@ Json Sections(const std::vector<drawing::StepFigures>& figures) {
     const auto median = [&](double drawing::SectionFigures::*member) {
       std::vector<double> values;
       for (const drawing::StepFigures& step : figures) values.push_back(step.sections[i].*member);
-      return Median(values);
+      return MedianOf(std::move(values));
     };
     using drawing::SectionFigures;
     sections[std::string(schedule::Name(figures.front().sections[i].kind))] = {
@@ -111,10 +127,10 @@ struct Ratios {
 
   Json ToJson() const {
     return {{"rounds", waiting.size()},
-            {"waiting_share", Median(waiting)},
+            {"waiting_share", MedianOf(waiting)},
             {"rounds_with_first", speedup.size()},
-            {"speedup", Median(speedup)},
-            {"of_flat", Median(of_flat)}};
+            {"speedup", MedianOf(speedup)},
+            {"of_flat", MedianOf(of_flat)}};
   }
 };
 
@@ -148,19 +164,16 @@ Json FiguresOf(const Repeated& repeated) {
     if (IsEven(first)) even.speedup.push_back(all.speedup.back());
     if (IsEven(flat)) even.of_flat.push_back(all.of_flat.back());
   }
-  const double median = Median(seconds);
-  const size_t median_round =
-      static_cast<size_t>(std::find(seconds.begin(), seconds.end(), median) - seconds.begin());
-  const RecordedStep& median_step = repeated.steps[median_round];
+  const RecordedStep& median_step = repeated.steps[MedianRound(seconds)];
   const auto simulated = SimulateOthers(repeated.steps, median_step);
-  return {{"median_s", median},
+  return {{"median_s", MedianOf(seconds)},
           {"least_s", *std::min_element(seconds.begin(), seconds.end())},
           {"most_s", *std::max_element(seconds.begin(), seconds.end())},
           {"all_rounds", all.ToJson()},
           {"even_rounds", even.ToJson()},
           {"replayed_s", simulated ? simulated->seconds() : 0},
           {"task_errors", simulated ? TaskErrors(median_step, *simulated) : Json::object()},
-          {"not_computing_share", Median(idle)},
+          {"not_computing_share", MedianOf(idle)},
           {"sections", Sections(figures)}};
 }
 

@@ -23,6 +23,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+PATIENCE_S = 120
 
 
 class Server:
@@ -31,10 +32,14 @@ class Server:
         self.process = subprocess.Popen(
             [binary, "serve", str(ROOT / "models/demo"), "--port", "0", *options],
             stderr=open(self.log.name, "w"), stdin=subprocess.DEVNULL)
-        self.port = int(self.wait_for(
-            lambda: re.search(r"^serving .* at http\S*:(\d+)$", pathlib.Path(self.log.name).read_text(), re.M)).group(1))
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.wait_for(self.is_ready)
+        try:
+            self.port = int(self.wait_for(
+                lambda: re.search(r"^serving .* at http\S*:(\d+)$", pathlib.Path(self.log.name).read_text(), re.M)).group(1))
+            self.url = f"http://127.0.0.1:{self.port}"
+            self.wait_for(self.is_ready)
+        except BaseException:  # Ctrl-C too: what fails here has no __exit__, and the server would stay
+            self.__exit__()
+            raise
 
     def __enter__(self):
         return self
@@ -44,19 +49,23 @@ class Server:
         self.process.wait()
 
     def wait_for(self, what):
-        for _ in range(1200):
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
             if found := what():
                 return found
             if self.process.poll() is not None:
-                break
+                raise RuntimeError(f"the server ended with status {self.process.returncode}: {self.said()}")
             time.sleep(0.1)
-        raise RuntimeError("the server did not start: " + pathlib.Path(self.log.name).read_text())
+        raise RuntimeError(f"the server is not ready after {PATIENCE_S} s: {self.said()}")
+
+    def said(self):
+        return pathlib.Path(self.log.name).read_text()
 
     def is_ready(self):
         try:
-            return urllib.request.urlopen(self.url + "/health").status == 200
-        except urllib.error.URLError:  # 503 until the model is loaded; refused where the server has ended
-            return False
+            return urllib.request.urlopen(self.url + "/health", timeout=5).status == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False  # 503 until the model is loaded; refused where the server has ended
 
     def status(self, field):
         text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
@@ -72,7 +81,7 @@ class Server:
         return len(list(pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics") as answer:
+        with urllib.request.urlopen(self.url + "/metrics", timeout=PATIENCE_S) as answer:
             return float(re.search(rf"^{name}{{.*}} (\S+)$", answer.read().decode(), re.M).group(1))
 
     def settle(self):
@@ -122,15 +131,25 @@ def killed_client(binary, server):
     client = subprocess.Popen(
         [binary, "bench", "--server", server.url, "--batch", "8", "-p", "16", "-n", "900"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while server.metric("vllm:kv_cache_usage_perc") == 0:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    steps = server.metric("convene:step_seconds_count")
-    client.kill()
-    killed = time.monotonic()
-    client.wait()
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while server.metric("vllm:kv_cache_usage_perc") == 0:
+            if client.poll() is not None:
+                raise RuntimeError(f"the client that was to be killed ended before, with status {client.returncode}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"nothing of the client that was to be killed is in memory after {PATIENCE_S} s")
+            time.sleep(0.01)
+        time.sleep(0.2)
+        steps = server.metric("convene:step_seconds_count")
+        if client.poll() is not None:
+            raise RuntimeError(f"the client that was to be killed ended before, with status {client.returncode}")
+    finally:
+        client.kill()
+        killed = time.monotonic()
+        client.wait()
     while server.metric("vllm:kv_cache_usage_perc") > 0:
-        pass
+        if time.monotonic() > killed + PATIENCE_S:
+            raise RuntimeError(f"the memory of a killed client is not free after {PATIENCE_S} s")
     seconds = time.monotonic() - killed
     # Steps end with the last request.
     more = server.metric("convene:step_seconds_count") - steps

@@ -42,16 +42,29 @@ class Server:
                                         stderr=self.log)
 
     def __enter__(self):
+        try:
+            self.wait_until_ready()
+        except BaseException:  # Ctrl-C too: what fails here has no __exit__, and the server would stay
+            self.__exit__()
+            raise
+        return self
+
+    def wait_until_ready(self):
         end = time.monotonic() + PATIENCE_S
         while True:
             try:
                 urllib.request.urlopen(self.url + "/health", timeout=5).read()
-                return self
+                return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
-                if self.process.poll() is not None or time.monotonic() > end:
-                    self.log.seek(0)
-                    sys.exit(f"{self.process.args[0]} does not serve:\n{self.log.read()[-4000:]}")
+                if self.process.poll() is not None:
+                    self.fail(f"ended with status {self.process.returncode}")
+                if time.monotonic() > end:
+                    self.fail(f"is not ready after {PATIENCE_S} s")
                 time.sleep(0.2)
+
+    def fail(self, what):
+        self.log.seek(0)
+        sys.exit(f"{self.process.args[0]} {what}:\n{self.log.read()[-4000:]}")
 
     def __exit__(self, *_):
         self.process.terminate()

@@ -6,9 +6,9 @@ As root. Ranks are processes of one thread whose control groups give them shares
 a plan is searched by these costs for each workload of --workloads and written down, and then plans take turns, each in
 processes of its own (`convene bench`). A time is that of the whole workload, prompts and generated tokens. The best layout of
 alike ranks is chosen by odd rounds; times are medians of the even ones, and ratios medians of those of each even round. What
-that layout's odd rounds differ from its even ones stands beside them as the noise. Plans take turns in the other order after
-every second round, so that odd and even rounds have both orders. Writes FILE_profile.json, FILE.json with every run, and
-FILE.md. It asserts nothing.
+two runs of one plan differ by (the median over all plans of |odd rounds / even rounds - 1|) stands beside them as the noise.
+Plans take turns in the other order after every second round, so that odd and even rounds have both orders. Writes
+FILE_profile.json, FILE.json with every run, after each round, and FILE.md. It asserts nothing.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 
-from planned_runs import even_rounds, machine, noise, odd_rounds, predicted_seconds, run, words, workload_seconds
+from planned_runs import (NOISE, check_rounds, even_rounds, in_turn, machine, noise, odd_rounds, open_results, predicted_seconds, run,
+                          words, workload_seconds, write_json)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -71,8 +72,8 @@ def main():
     parser.add_argument("--weights", default="int8")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
     options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error("--rounds must be 2 at least: odd rounds choose and even ones rate")
+    check_rounds(parser, "--rounds", options.rounds)
+    open_results(options.out + "_profile.json", options.out + ".json", options.out + ".md")
     line = " ".join(sys.argv[1:]).replace(options.model, "MODEL")
     entries = []
     with tempfile.TemporaryDirectory() as name:
@@ -85,16 +86,16 @@ def main():
             entry = {"workload": [prompt, generated, batch], "plan": json.loads(path.read_text()), "name": answer["name"],
                      "predicted_s": predicted_seconds(answer["predicted"], batch, generated), "seconds": {}}
             plans = {"planned": ["--plan", path]} | {layout: ["--layout", layout, "--no-plan"] for layout in options.alike.split()}
-            for number in range(options.rounds):
-                for key in list(plans)[::1 if number // 2 % 2 == 0 else -1]:
-                    entry["seconds"].setdefault(key, []).append(ranks.bench(plans[key], prompt, generated, batch))
             entries.append(entry)
+            for number in range(options.rounds):
+                for key in in_turn(plans, number):
+                    entry["seconds"].setdefault(key, []).append(ranks.bench(plans[key], prompt, generated, batch))
+                write_json(options.out + ".json", entries)
             print(json.dumps(entry["name"]), {key: statistics.median(each) for key, each in entry["seconds"].items()},
                   file=sys.stderr)
-    pathlib.Path(options.out + ".json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     text = f"""{machine()}, {time.strftime("%Y-%m-%d")}: `bench/unlike_ranks.py {line}`
 
-The best layout of alike ranks is chosen by odd rounds of {options.rounds}; seconds are medians of the even ones. Noise: that layout's odd rounds over its even ones.
+The best layout of alike ranks is chosen by odd rounds of {options.rounds}; seconds are medians of the even ones. Noise: {NOISE}.
 
 | prompt, generated, sequences | planned | predicted s | measured s | best layout of alike ranks | s | its time by the planned one's | noise |
 |---|---|---:|---:|---|---:|---:|---:|
@@ -105,7 +106,7 @@ The best layout of alike ranks is chosen by odd rounds of {options.rounds}; seco
         ratio = statistics.median(a / b for a, b in zip(seconds[alike][1::2], seconds["planned"][1::2]))
         text += (f"| {', '.join(map(str, entry['workload']))} | {entry['name']} | {entry['predicted_s']:.2f} | "
                  f"{even_rounds(seconds['planned']):.2f} | {alike} | {even_rounds(seconds[alike]):.2f} | {ratio:.2f} | "
-                 f"{100 * noise(seconds[alike]):+.1f} % |\n")
+                 f"{100 * noise(seconds.values()):.1f} % |\n")
     pathlib.Path(options.out + ".md").write_text(text, encoding="utf-8")
 
 

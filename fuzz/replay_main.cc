@@ -1,5 +1,6 @@
 // Drives a fuzz target without libFuzzer: every seed file, then mutations of them that are the same
-// in every run. It follows no coverage; that is libFuzzer's part, in the preset fuzz.
+// in every run. It follows no coverage; that is libFuzzer's part, in the preset fuzz. An input that
+// fails is kept as NAME_fuzz-crash.bin in the folder where it runs.
 //
 // Usage: NAME_fuzz [--iterations=N] SEED_FILE_OR_DIRECTORY...
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -37,13 +39,26 @@ constexpr unsigned kMaxSeconds = 60;  // for one input; far beyond that, the tar
 const uint8_t* current_input = nullptr;
 size_t current_size_bytes = 0;
 
+// Where it goes, and what is said then: a file of each target, since several may run in one folder.
+// Written before the handlers are set, which may allocate nothing; arrays outlive destructors.
+char crash_path[256];
+char crash_message[320];
+
+void NameCrashFile(std::string_view program) {
+  const std::string_view name = program.substr(program.rfind('/') + 1);
+  *fmt::format_to_n(crash_path, sizeof crash_path - 1, "{:.200}-crash.bin", name).out = '\0';
+  *fmt::format_to_n(crash_message, sizeof crash_message - 1, "The input that failed is in {}\n",
+                    static_cast<const char*>(crash_path))
+       .out = '\0';
+}
+
 // Keeps the input that ended the process. Only calls what a signal handler may.
 void SaveInput() {
-  static constexpr char kMessage[] = "The input that failed is in fuzz-crash.bin\n";
-  const int file = open("fuzz-crash.bin", O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  const int file = open(crash_path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
   if (file < 0) return;
   if (write(file, current_input, current_size_bytes) >= 0) {
-    [[maybe_unused]] const ssize_t said = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+    [[maybe_unused]] const ssize_t said =
+        write(STDERR_FILENO, crash_message, std::strlen(crash_message));
   }
   close(file);
 }
@@ -207,6 +222,7 @@ int main(int argc, char** argv) {
       arguments.emplace_back(argument);
     }
   }
+  NameCrashFile(argv[0]);
   SaveInputOnDeath();
 
   std::vector<Bytes> seeds;

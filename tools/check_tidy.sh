@@ -78,20 +78,33 @@ commands_of() {
   ' "$2"
 }
 
+# A tree of compare_commands, and git's notes of it.
+remove_tree() {
+  git worktree remove --force "$1" 2>/dev/null || {
+    rm -rf "$1"
+    git worktree prune
+  }
+}
+
 # Sets differs_of to the sources that another command compiles here than at the commit $1.
 compare_commands() {
   local tree source
   tree=$(mktemp -d)
+  # For Ctrl-C while cmake runs.
+  # shellcheck disable=SC2064
+  trap "remove_tree ${tree@Q}" EXIT
   differs_of=()
   git worktree add --quiet --detach "$tree" "$1" && (cd "$tree" && cmake --preset release -DCONVENE_UNITY=OFF >configure.log 2>&1) || {
-    git worktree remove --force "$tree" 2>/dev/null
+    remove_tree "$tree"
+    trap - EXIT
     return 1
   }
   while read -r source; do differs_of[$source]=1; done < <(
     comm -13 <(commands_of "$tree" "$tree/build/release/compile_commands.json" | LC_ALL=C sort) \
       <(commands_of "$PWD" "$passed/compile_commands.json" | LC_ALL=C sort) | cut -f 1
   )
-  git worktree remove --force "$tree"
+  remove_tree "$tree"
+  trap - EXIT
 }
 
 # In `is_changed`, puts one source that includes it in the place of each header: its own, else the one that

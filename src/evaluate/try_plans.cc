@@ -209,6 +209,7 @@ class Runner {
     return {.max_step_tokens = plan.step_tokens_for(static_cast<int>(question_.sequences.size()),
                                                     question_.step_tokens),
             .plan = plan,
+            .experiment = {.router = question_.router},
             .record = true,
             .group = group_.size() > 1 ? &group_ : nullptr};
   }
@@ -387,6 +388,8 @@ nlohmann::json ToJson(const TrialQuestion& question) {
   nlohmann::json json = {{"context", question.context},
                          {"step_tokens", question.step_tokens},
                          {"expand_from_tokens", question.expand_from_tokens},
+                         {"router_skew", question.router.skew},
+                         {"num_experts_skew", question.router.num_experts},
                          {"seconds", question.seconds},
                          {"most_load_seconds", question.most_load_seconds},
                          {"plans", nlohmann::json::array()},
@@ -404,6 +407,8 @@ TrialQuestion TrialQuestionFromJson(const nlohmann::json& json) {
   TrialQuestion question{.context = json.at("context").get<int>(),
                          .step_tokens = json.at("step_tokens").get<int>(),
                          .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
+                         .router = {.skew = json.at("router_skew").get<double>(),
+                                    .num_experts = json.at("num_experts_skew").get<int>()},
                          .seconds = json.at("seconds").get<double>(),
                          .most_load_seconds = json.at("most_load_seconds").get<double>()};
   for (const auto& each : json.at("plans")) {

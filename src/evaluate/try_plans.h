@@ -14,6 +14,7 @@
 #include "plan/plan.h"
 #include "planner/workload.h"
 #include "runtime/recorded_step.h"
+#include "runtime/router_override.h"
 
 namespace convene::evaluate {
 
@@ -25,7 +26,8 @@ struct TrialQuestion {
   int context = 0;             // tokens before a generated one; 0: no decode
   int step_tokens = 512;       // most tokens of a step of a group of ranks, unless a plan says it
   int expand_from_tokens = 0;  // as AttentionRole's: what the prices were made with
-  double seconds = 0;          // that runs may take, without loading
+  runtime::RouterOverride router = {};  // for experiments; not set: the model's own routing
+  double seconds = 0;                   // that runs may take, without loading
   // That loading may take; weights of a plan behind the first are left alone where they would take
   // longer. 0: as long as it takes.
   double most_load_seconds = 0;
