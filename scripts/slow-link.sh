@@ -15,14 +15,14 @@ fail() {
 }
 
 limit() { # DEVICE TC...: the tc of its namespace
-  "${@:2}" qdisc add dev "$1" root tbf rate "$rate" burst "$burst" latency 50ms ||
+  "${@:2}" qdisc add dev "$1" root tbf rate "$rate" burst "$burst" peakrate "$peak" mtu "$at_once" latency 50ms ||
     fail "the device $1 could not be limited to $rate" "Its kernel module: modprobe sch_tbf"
 }
 
 case "${1:-}" in
-  --inside) # RATE BURST RANKS COMMAND...: in the namespace, see below; RANKS is 0 where all share the loopback
-    rate=$2 burst=$3 ranks=$4
-    shift 4
+  --inside) # RATE BURST PEAK AT_ONCE RANKS COMMAND...: in the namespace, see below; RANKS is 0 where all share the loopback
+    rate=$2 burst=$3 peak=$4 at_once=$5 ranks=$6
+    shift 6
     ip link set lo up
     if [ "$ranks" -eq 0 ]; then
       limit lo tc
@@ -67,7 +67,7 @@ shift
 [[ $rate =~ ^([0-9]+(\.[0-9]+)?)(k|m|g)bit$ ]] ||
   fail "'$rate' is no rate" "Write it as 350mbit or 2.5gbit."
 bits=$(awk -v n="${BASH_REMATCH[1]}" -v unit="${BASH_REMATCH[3]}" \
-  'BEGIN { printf "%d", n * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : 1e9) }')
+  'BEGIN { printf "%.0f", n * (unit == "k" ? 1e3 : unit == "m" ? 1e6 : 1e9) }')
 [ "$bits" -ge 1000000 ] || fail "'$rate' is less than 1mbit" "Give a higher one."
 [ "$(id -u)" -eq 0 ] ||
   fail "a network of its own needs root" "Run it with: sudo ${BASH_SOURCE[0]} $rate ${*@Q}"
@@ -76,14 +76,19 @@ for tool in ip tc unshare nsenter; do
     fail "the program '$tool' is missing" "Install it: apt-get install iproute2 util-linux"
 done
 
-# What may pass at once: 6 ms of the rate, so that a timer that comes late costs nothing, and at least
-# four packets of the loopback's 64 KiB. One TCP stream then has 99.8 to 99.9 % of 100mbit, 350mbit,
-# 1gbit and 4gbit (with 256 KiB at 4gbit 94 %; 2 cores of a Xeon, 2026-11-21). Links of ranks have
-# smaller packets, and the kernel hands them over up to 64 KiB at a time.
+# A network has its rate from the first byte on, and what it did not carry it never catches up. A
+# timer that comes late would cost rate, though: so what was missed for up to 6 ms passes at 1.05
+# times the rate, and 2 ms of the rate pass at once, at least one packet of the loopback's 64 KiB
+# (links of ranks have smaller packets, and the kernel hands them over up to 64 KiB at a time). Long
+# exchanges then have 99.8 to 100.3 % of 350mbit, 1gbit, 2.5gbit, 4gbit and 10gbit; with 1 ms at once
+# 94 % of 4gbit and 80 % of 10gbit (2 cores of a Xeon, 2026-11-29; docs/results/tcp.md).
 burst=$((bits / 8 * 6 / 1000))
 least=262144
 [ "$ranks" -eq 0 ] || least=70000
 [ $burst -ge $least ] || burst=$least
+peak=$((bits / 20 * 21))bit
+at_once=$((bits / 8 * 2 / 1000))
+[ $at_once -ge 70000 ] || at_once=70000
 
 # OpenMPI would use shared memory between ranks of a host, and look for other networks.
 network=lo own=()
@@ -99,4 +104,4 @@ export OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_oob_tcp_if_include=$netwo
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # Namespaces without names elsewhere: the kernel removes them with their last process, whatever ends that.
-exec unshare --net "${own[@]}" -- "$BASH" "${BASH_SOURCE[0]}" --inside "$rate" "$burst" "$ranks" "$@"
+exec unshare --net "${own[@]}" -- "$BASH" "${BASH_SOURCE[0]}" --inside "$rate" "$burst" "$peak" "$at_once" "$ranks" "$@"

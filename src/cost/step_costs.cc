@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/median.h"
@@ -143,7 +144,9 @@ struct ExchangeSample {
   int fold = 0;
 };
 
-// Over bytes.
+// Over bytes, and rising: more of them do not take less. Kinds of exchanges have sizes of their own,
+// and a wait that one kind has more often than others would be a hill of the curve, on which
+// everything shorter and longer would be put (`once` is where it begins).
 Curve FitExchanges(std::span<const ExchangeSample> samples) {
   Curve seconds;
   std::vector<double> bytes;
@@ -151,9 +154,13 @@ Curve FitExchanges(std::span<const ExchangeSample> samples) {
   seconds.at = PointsOfCurve(std::move(bytes));
   std::vector<Row> rows;
   for (const ExchangeSample& sample : samples) {
-    rows.push_back({WeightsAt(seconds.at, sample.bytes), sample.seconds});
+    // Of steps from one point to the next, which are not below zero.
+    std::vector<double> weights = WeightsAt(seconds.at, sample.bytes);
+    std::partial_sum(weights.rbegin(), weights.rend(), weights.rbegin());
+    rows.push_back({std::move(weights), sample.seconds});
   }
   seconds.value = FitNonNegative(rows);
+  std::partial_sum(seconds.value.begin(), seconds.value.end(), seconds.value.begin());
   return seconds;
 }
 

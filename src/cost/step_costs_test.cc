@@ -299,6 +299,38 @@ TEST(StepCosts, WhatIsGatheredGoesToRankZero) {
   }
 }
 
+// As where a kind of short exchange has waits that longer ones have not.
+TEST(StepCosts, ExchangesOfMoreBytesDoNotCostLess) {
+  std::vector<Schedule> schedules;
+  std::vector<double> seconds = {4e-4, 1e-4, 2e-3};
+  for (const double bytes : {1e4, 4e4, 1.6e6}) {
+    Schedule schedule = TwoRanks(/*overlaps=*/false);
+    for (schedule::Task& task : schedule.tasks) {
+      if (task.kind != TaskKind::kExperts) task.work.link_bytes = schedule::Constant(bytes / 2);
+    }
+    schedules.push_back(schedule);
+  }
+  std::vector<SampledStep> steps;
+  for (size_t i = 0; i < schedules.size(); ++i) {
+    schedule::Timeline timeline;
+    for (int rank = 0; rank < 2; ++rank) {
+      timeline.tasks.push_back({0, 1e-3});
+      timeline.tasks.push_back({1e-3, 1e-3 + seconds[i]});
+    }
+    steps.push_back({.schedule = &schedules[i],
+                     .sizes = NothingSized,
+                     .timelines = {timeline},
+                     .states = {{}},
+                     .fold = static_cast<int>(i)});
+  }
+  const ExchangeCost cost = FitStepCosts(steps, {4e10, 1e12}, {.validates = false}).exchange;
+  EXPECT_TRUE(std::ranges::is_sorted(cost.seconds.value));
+  EXPECT_EQ(cost.once(), cost.SecondsOf(4e4));
+  EXPECT_GT(cost.once(), 1e-4);
+  EXPECT_LT(cost.once(), 4e-4);
+  EXPECT_NEAR(cost.SecondsOf(1.6e6) / 2e-3, 1, 0.02);
+}
+
 TEST(StepCosts, ACollectiveLastsFromTheLastToComeToTheLastToGo) {
   schedule::Timeline timeline{.tasks = {{1, 5}, {2, 4}, {3, -1}}};
   EXPECT_EQ(CollectiveSeconds(timeline, std::vector<schedule::TaskId>{0, 1}), 3);
