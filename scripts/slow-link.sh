@@ -78,17 +78,17 @@ done
 
 # A network has its rate from the first byte on, and what it did not carry it never catches up. A
 # timer that comes late would cost rate, though: so what was missed for up to 6 ms passes at 1.05
-# times the rate, and 2 ms of the rate pass at once, at least one packet of the loopback's 64 KiB
-# (links of ranks have smaller packets, and the kernel hands them over up to 64 KiB at a time). Long
-# exchanges then have 99.8 to 100.3 % of 350mbit, 1gbit, 2.5gbit, 4gbit and 10gbit; with 1 ms at once
-# 94 % of 4gbit and 80 % of 10gbit (2 cores of a Xeon, 2026-11-29; docs/results/tcp.md).
+# times the rate, and as little at once as the rate is kept with (docs/results/tcp.md): up to 1gbit a
+# packet of the loopback's 64 KiB (links of ranks have smaller packets, and the kernel hands them
+# over up to 64 KiB at a time), up to 4gbit what 1 ms carries, beyond that 2 ms.
 burst=$((bits / 8 * 6 / 1000))
 least=262144
 [ "$ranks" -eq 0 ] || least=70000
 [ $burst -ge $least ] || burst=$least
 peak=$((bits / 20 * 21))bit
-at_once=$((bits / 8 * 2 / 1000))
-[ $at_once -ge 70000 ] || at_once=70000
+at_once=70000
+[ "$bits" -le 1000000000 ] || at_once=$((bits / 8 / 1000))
+[ "$bits" -le 4000000000 ] || at_once=$((bits / 8 * 2 / 1000))
 
 # OpenMPI would use shared memory between ranks of a host, and look for other networks.
 network=lo own=()

@@ -330,7 +330,6 @@ class Measure : public Command {
         evaluate::MeasureSteps(*ranks(), pool, kernels,
                                {.weights = format,
                                 .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16,
-                                .last_level_cache_bytes = last_level_cache_bytes_,
                                 .seconds = seconds});
     if (!costs) return costs.error();
     if (!speaks()) return {};

@@ -123,10 +123,8 @@ MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
   std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 16, 0},  {1, 128, 640},
                                  {1, 1, 300}, {4, 1, 600}, {16, 1, 200}};
   for (StepCase& each : cases) each.batch *= num_ranks;
-  const Result<hardware::Topology> topology = hardware::ReadTopology();
   return {.weights = request.weights,
           .wire = request.wire,
-          .last_level_cache_bytes = topology ? topology->last_level_cache_bytes() : 0,
           .rounds = 2,
           .shapes = {plain, latent},
           .cases = std::move(cases),
@@ -215,7 +213,6 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   if (!options.shapes.empty()) quick.shapes = options.shapes;
   if (!options.cases.empty()) quick.cases = options.cases;
   quick.seconds = options.seconds;
-  quick.empties_caches = options.empties_caches;
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();

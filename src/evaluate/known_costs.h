@@ -23,7 +23,6 @@ struct KnownCostsOptions {
   std::vector<StepCase> cases = {};
   // Of a quick measurement, which takes a little longer: nobody is to wait for more than 20.
   double seconds = 12;
-  bool empties_caches = true;  // as MeasureStepsOptions'
 };
 
 // The kept profile, if it has costs of such ranks that this version measured on this machine, with

@@ -69,8 +69,7 @@ engine::KnownCosts Known(const std::string& path) {
         {.profile_path = path,
          .shapes = {small},
          .cases = {{2, 16, 0}, {4, 1, 30}},
-         .seconds = 0.1,
-         .empties_caches = false});
+         .seconds = 0.1});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
     if (group.rank() == 0) found = *known;

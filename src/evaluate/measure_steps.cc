@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "evaluate/measure_unevenness.h"
 #include "evaluate/reference_kernel.h"
 #include "evaluate/step_case.h"
+#include "hardware/drop_from_caches.h"
 #include "hardware/profile.h"
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
@@ -37,8 +37,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kMostChange = 0.12;
 // Of each model, whatever the time is: the smallest steps.
 constexpr size_t kFewestCases = 4;
-// Read before each step, at least: twice the last cache of most machines.
-constexpr uint64_t kLeastSwept = uint64_t{64} << 20;
 
 // Shapes that differ in what decides about efficiency: rows and columns, heads that share keys or
 // none, a latent, few large experts or many small ones. None is that of a published model.
@@ -175,18 +173,10 @@ class StepsRunner {
         ledger_(options.ledger != nullptr ? *options.ledger : unlimited_) {}
 
   // Before the first trial. Error: no memory.
-  Status Prepare(uint64_t last_level_cache_bytes) {
-    Result<memory::Reservation> memory = ledger_.Allocate(
-        memory::Use::kStaging, std::max<uint64_t>(last_level_cache_bytes, kLeastSwept));
+  Status Prepare() {
     Result<ReferenceKernel> reference = ReferenceKernel::Create(kernels_, pool_, formats_, ledger_);
-    Status had = memory ? Status() : Status(memory.error());
-    if (had && !reference) had = reference.error();
-    if (had) {
-      swept_ = *std::move(memory);
-      // Memory that was never written would be one page of zeros everywhere.
-      std::ranges::fill(swept_.bytes(), std::byte{1});
-      reference_.emplace(*std::move(reference));
-    }
+    const Status had = reference ? Status() : Status(reference.error());
+    if (reference) reference_.emplace(*std::move(reference));
     if (const Status all = comm::AgreeOnSuccess(group_, had); !all) return all;
     copy_bytes_per_second_ = reference_->MeasureCopy(group_);
     unevenness_ = MeasureUnevenness(group_);
@@ -206,6 +196,7 @@ class StepsRunner {
     auto model = InventedModel::Create(InventSpec(trial.shape), formats_.weights, trial.layout,
                                        group_.rank(), ledger_);
     if (const Status all = agree(model); !all) return all;
+    weights_ = (*model)->model_weights().bytes;
     runtime::TransformerOptions options = OptionsOf(trial, (*model)->whole_spec());
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
@@ -321,24 +312,28 @@ class StepsRunner {
     return options;
   }
 
-  // What a step reads is in no cache before it, as in models that are much larger than caches.
-  // Caches are filled by reading: lines that were written would have to go back to memory while
-  // the step reads its weights, and would slow it as no step of a model is slowed.
-  void EmptyCaches() {
-    if (!options_.empties_caches) return;
+  // Weights, keys and values are in no cache before a step, as in models that are much larger than
+  // caches. All else is where a step before it has left it: code, rows, and what exchanges need. If
+  // caches were emptied of that, too, a router of one row would seem to take 0.1 ms, and an
+  // exchange of some bytes twice as long as it does (docs/results/predictions.md).
+  void DropWeights(runtime::Transformer& transformer) {
     constexpr size_t kPiece = size_t{1} << 18;
-    const auto pieces = static_cast<int64_t>(swept_.size_bytes() / kPiece);
-    std::atomic<uint64_t> sums = 0;  // so that reading cannot be left out
+    const auto pieces = static_cast<int64_t>((weights_.size() + kPiece - 1) / kPiece);
     pool_.ParallelFor(pieces, [&](int64_t piece, int) {
-      const auto* line = reinterpret_cast<const uint64_t*>(swept_.data() + piece * kPiece);
-      uint64_t sum = 0;
-      for (size_t i = 0; i < kPiece / sizeof(uint64_t); i += 8) sum += line[i];
-      sums.fetch_add(sum, std::memory_order_relaxed);
+      const auto first = static_cast<size_t>(piece) * kPiece;
+      hardware::DropFromCaches(weights_.subspan(first, std::min(kPiece, weights_.size() - first)));
+    });
+    const device::KvCache& cache = transformer.kv_cache();
+    pool_.ParallelFor(cache.num_blocks(), [&](int64_t block, int) {
+      for (int layer = 0; layer < cache.num_layers(); ++layer) {
+        hardware::DropFromCaches({cache.Address(layer, static_cast<int>(block)),
+                                  static_cast<size_t>(cache.BlockBytes(layer))});
+      }
     });
   }
 
   double Run(runtime::Transformer& transformer, const CaseSequences& sequences) {
-    EmptyCaches();
+    DropWeights(transformer);
     group_.Barrier("measuring steps");
     if (group_.rank() != 0) {
       transformer.FollowStep();
@@ -416,7 +411,7 @@ class StepsRunner {
   std::unique_ptr<device::Device> device_;
   memory::Ledger unlimited_;  // what cannot be had is an error of its own
   memory::Ledger& ledger_;
-  memory::Reservation swept_;  // to empty caches
+  std::span<const std::byte> weights_;  // of the trial's model, what of it this rank has
   std::optional<ReferenceKernel> reference_;
   double copy_bytes_per_second_ = 0;
   double unevenness_ = 0;
@@ -439,7 +434,7 @@ Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& p
                                      const kernels::KernelSet& kernels,
                                      const MeasureStepsOptions& options) {
   StepsRunner runner(group, pool, kernels, options);
-  if (const Status ready = runner.Prepare(options.last_level_cache_bytes); !ready) {
+  if (const Status ready = runner.Prepare(); !ready) {
     return ready.error();
   }
   const std::vector<Trial> trials = TrialsOf(group.size(), options);

@@ -26,8 +26,6 @@ namespace convene::evaluate {
 struct MeasureStepsOptions {
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
-  uint64_t last_level_cache_bytes = 0;  // 0: not known
-  bool empties_caches = true;           // before each step; false: for tests, which it would slow
   int rounds = 4;
   // Above 0: where this time would be exceeded, of each model only one round, or where even that
   // takes longer its smallest steps.

@@ -15,14 +15,11 @@ int NumBlocks(const strategy::SequenceRows& rows) {
 
 StepToRun::StepToRun(const planner::StepSequences& groups, double count, strategy::Phase phase,
                      int vocab_size)
-    : count_(count), phase_(phase) {
-  std::mt19937_64 random(17);
-  std::uniform_int_distribution<int32_t> token(0, vocab_size - 1);
+    : vocab_size_(vocab_size), count_(count), phase_(phase) {
   for (size_t group = 0; group < groups.size(); ++group) {
     int first_block = 0;
     for (const strategy::SequenceRows& rows : groups[group]) {
       auto& tokens = tokens_.emplace_back(static_cast<size_t>(rows.num_tokens));
-      for (int32_t& each : tokens) each = token(random);
       auto& blocks = blocks_.emplace_back(static_cast<size_t>(NumBlocks(rows)));
       for (int32_t& each : blocks) each = first_block++;
       sequences_.push_back(
@@ -39,6 +36,15 @@ StepToRun::StepToRun(const planner::StepSequences& groups, double count, strateg
   for (size_t i = 0; i < sequences_.size(); ++i) {
     sequences_[i].tokens = tokens_[i];
     sequences_[i].blocks = blocks_[i];
+  }
+  DrawTokens(0);
+}
+
+void StepToRun::DrawTokens(uint64_t number) {
+  std::mt19937_64 random(number);
+  std::uniform_int_distribution<int32_t> token(0, vocab_size_ - 1);
+  for (std::vector<int32_t>& tokens : tokens_) {
+    for (int32_t& each : tokens) each = token(random);
   }
 }
 

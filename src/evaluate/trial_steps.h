@@ -19,12 +19,17 @@ class StepToRun {
   StepToRun(const planner::StepSequences& groups, double count, strategy::Phase phase,
             int vocab_size);
 
+  // Other tokens, so that it does not find in a cache the experts that it chose before; the same
+  // ones for each number.
+  void DrawTokens(uint64_t number);
+
   std::span<const device::SequenceStep> step() const { return sequences_; }
   double count() const { return count_; }  // steps of the workload that it stands for
   strategy::Phase phase() const { return phase_; }
   int num_blocks() const { return num_blocks_; }  // most of a group
 
  private:
+  int vocab_size_;
   std::vector<std::vector<int32_t>> tokens_;
   std::vector<std::vector<int32_t>> blocks_;
   std::vector<device::SequenceStep> sequences_;

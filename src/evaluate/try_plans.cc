@@ -256,11 +256,12 @@ class Runner {
 
   // On rank 0 the seconds from its beginning until all ranks are through with its tasks; telling
   // rank 0 of them comes after that.
-  double RunStep(ReadyPlan& ready, const StepToRun& step) {
+  double RunStep(ReadyPlan& ready, StepToRun& step, uint64_t number) {
     if (group_.rank() != 0) {
       ready.transformer->FollowStep();
       return 0;
     }
+    step.DrawTokens(number);
     const auto start = Clock::now();
     const Status done = ready.transformer->Forward(
         step.step(), [](int, int, const runtime::Logits&) {}, step.phase());
@@ -273,8 +274,13 @@ class Runner {
     ReadyPlan& ready = ready_[index];
     ReferenceKernel& reference = references_.at(FormatOf(question_.plans[index]));
     TrialRun run;
+    // Every run has tokens of its own: several plans may have the same weights, and the experts that
+    // one has just chosen are in a cache.
+    const uint64_t first = kDecodeSteps * num_runs_++;
     const cost::ReferenceSpeed before = reference.Measure(group_);
-    for (const StepToRun& step : ready.steps) {
+    // Ranks are not through with that at the same time, and a step would be as long as the wait.
+    group_.Barrier("trying plans");
+    for (StepToRun& step : ready.steps) {
       const bool is_decode = step.phase() == strategy::Phase::kDecode;
       // Experts that move between the phases do it once for many steps, and not in one of these.
       if (question_.plans[index].changes_layout()) {
@@ -284,7 +290,9 @@ class Runner {
       }
       const int count = is_decode ? kDecodeSteps : 1;
       double seconds = 0;
-      for (int i = 0; i < count; ++i) seconds += RunStep(ready, step);
+      for (int i = 0; i < count; ++i) {
+        seconds += RunStep(ready, step, first + static_cast<uint64_t>(i));
+      }
       if (is_decode) {
         run.decode_seconds = seconds / count;
       } else {
@@ -372,6 +380,7 @@ class Runner {
   std::vector<std::unique_ptr<PlacedWeights>> placed_;
   std::vector<ReadyPlan> ready_;
   runtime::RecordedStep last_;
+  uint64_t num_runs_ = 0;
   std::optional<Error> failed_;
   Trials trials_;
 };
