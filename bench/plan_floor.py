@@ -37,7 +37,8 @@ BY_HAND = {
     "dp2, ep2, 2 micro-batches": {"layout": "attention=dp2,experts=ep2", "pipeline": {"micro_batches": 2}},
     "dp2, tp2": {"layout": "attention=dp2,experts=tp2"},
     "tp2, ep2": {"layout": "attention=tp2,experts=ep2"},
-    "dp2, ep2, decode tp2": {"layout": "attention=dp2,experts=ep2", "decode": {"experts": "tp2"}},
+    # Moving the experts over a slow link would take longer than all else of such a workload.
+    "dp2, ep2, decode tp2, both in memory": {"layout": "attention=dp2,experts=ep2", "decode": {"experts": "tp2", "keep": "both"}},
 }
 TENSOR_PARALLEL = "tp2, tp2"
 

@@ -7,12 +7,13 @@
 
 namespace convene {
 
-// The upper one where two are in the middle; 0 of none.
+// The mean of both where two are in the middle; 0 of none.
 inline double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  if (values.size() % 2 == 1) return *middle;
+  return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
 }  // namespace convene

@@ -97,13 +97,15 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
       if (IsCollective(task.kind)) {
         std::vector<double> sent;
         for (const TaskId id : ids) sent.push_back(steps[i].parts[id].link_bytes);
-        if (!overlaps) {
+        if (!overlaps && !HasComputationBeside(schedule, *steps[i].timeline, ids)) {
           add(exchanges,
               costs.ExchangeSeconds(task.kind, BytesOfSenders(sent, costs.num_ranks),
                                     steps[i].state),
               seconds, i);
         }
-      } else if (const auto& cost = costs.CostOf(task.kind); cost && !LoadsBeside(task)) {
+      } else if (const auto& cost = costs.CostOf(task.kind);
+                 cost && !overlaps && !LoadsBeside(task)) {
+        // Beside exchanges it takes longer, and prices say by how much already.
         add(tasks[static_cast<size_t>(MeasuredAs(task.kind))],
             costs.TaskSeconds(*cost, task.lane.rank, steps[i].parts[ids.front()], steps[i].state),
             seconds, i);

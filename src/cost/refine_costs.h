@@ -49,8 +49,9 @@ struct Refinement {
 
 // A factor is used where it lowers the errors of steps that had no part in it, and where there is
 // one step alone if there are enough tasks. Exchanges with computation beside them are left out:
-// their time is not theirs alone. Tasks whose kind has no cost are, too. Precondition: schedules of
-// as many ranks as the costs are of.
+// their time is not theirs alone; so are tasks of steps whose exchanges run beside computation.
+// Tasks whose kind has no cost are, too. Precondition: schedules of as many ranks as the costs are
+// of.
 Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps);
 
 }  // namespace convene::cost

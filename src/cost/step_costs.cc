@@ -31,12 +31,15 @@ constexpr double kAnyAmount = 1e18;
 // Parts of a link's rate that exchanges may have.
 constexpr int kLinkStreams = 1000;
 
-// The round whose value is the median.
-size_t MedianRound(const std::vector<double>& values) {
+// The round whose value is the median, or of an even number both in the middle: the upper one alone
+// would be too slow, by half of what rounds scatter where there are two.
+std::vector<size_t> MedianRounds(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
-  return order[order.size() / 2];
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t round) { return values[round]; });
+  const size_t middle = order.size() / 2;
+  if (order.size() % 2 == 1) return {order[middle]};
+  return {order[middle - 1], order[middle]};
 }
 
 // Ideal seconds, or bytes, and measured seconds.
@@ -144,8 +147,8 @@ struct ExchangeSample {
   int fold = 0;
 };
 
-// Over bytes, and rising: more of them do not take less. Kinds of exchanges have sizes of their own,
-// and a wait that one kind has more often than others would be a hill of the curve, on which
+// Over bytes, and rising: more of them do not take less. Kinds of exchanges have sizes of their
+// own, and a wait that one kind has more often than others would be a hill of the curve, on which
 // everything shorter and longer would be put (`once` is where it begins).
 Curve FitExchanges(std::span<const ExchangeSample> samples) {
   Curve seconds;
@@ -209,28 +212,6 @@ std::optional<schedule::TaskTime> CollectiveTime(const schedule::Timeline& timel
   return collective;
 }
 
-// Whether a rank computed while it was in the collective. Then it does not wait for it, and is
-// through with it when it looks. What a rank computes that is through already counts for nothing:
-// on a slow link the one that sends is through long before the one that receives.
-bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
-                          std::span<const TaskId> tasks) {
-  const std::optional<schedule::TaskTime> collective = CollectiveTime(timeline, tasks);
-  if (!collective) return false;
-  std::vector<double> end_of(static_cast<size_t>(schedule.num_ranks), collective->start);
-  for (const TaskId id : tasks) {
-    end_of[static_cast<size_t>(schedule.tasks[id].lane.rank)] = timeline.tasks[id].end;
-  }
-  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
-    const schedule::TaskTime& time = timeline.tasks[id];
-    const schedule::Lane& lane = schedule.tasks[id].lane;
-    if (lane.kind != schedule::LaneKind::kCompute) continue;
-    const double beside = std::min(end_of[static_cast<size_t>(lane.rank)], time.end) -
-                          std::max(collective->start, time.start);
-    if (beside > kLeastTaskSeconds) return true;
-  }
-  return false;
-}
-
 // All rounds of those that nothing ran beside: how long one takes depends on when other ranks get
 // to run, and a step has the long ones among many short ones.
 void AddExchangesAlone(const SampledStep& step, const schedule::ActivityGraph& graph,
@@ -289,13 +270,14 @@ void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples
     }
     std::vector<double> normalised = seconds;
     for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
-    const size_t round = MedianRound(normalised);
-    if (seconds[round] < kLeastTaskSeconds) continue;
-    samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
-                                                             .state = step.states[round],
-                                                             .seconds = seconds[round],
-                                                             .fold = step.fold,
-                                                             .rank = task.lane.rank});
+    for (const size_t round : MedianRounds(normalised)) {
+      if (seconds[round] < kLeastTaskSeconds) continue;
+      samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
+                                                               .state = step.states[round],
+                                                               .seconds = seconds[round],
+                                                               .fold = step.fold,
+                                                               .rank = task.lane.rank});
+    }
   }
 }
 
@@ -413,6 +395,25 @@ void AddOverlap(const SampledStep& step, const StepCosts& costs, std::vector<dou
 
 }  // namespace
 
+bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
+                          std::span<const TaskId> tasks) {
+  const std::optional<schedule::TaskTime> collective = CollectiveTime(timeline, tasks);
+  if (!collective) return false;
+  std::vector<double> end_of(static_cast<size_t>(schedule.num_ranks), collective->start);
+  for (const TaskId id : tasks) {
+    end_of[static_cast<size_t>(schedule.tasks[id].lane.rank)] = timeline.tasks[id].end;
+  }
+  for (size_t id = 0; id < schedule.tasks.size(); ++id) {
+    const schedule::TaskTime& time = timeline.tasks[id];
+    const schedule::Lane& lane = schedule.tasks[id].lane;
+    if (lane.kind != schedule::LaneKind::kCompute) continue;
+    const double beside = std::min(end_of[static_cast<size_t>(lane.rank)], time.end) -
+                          std::max(collective->start, time.start);
+    if (beside > kLeastTaskSeconds) return true;
+  }
+  return false;
+}
+
 double CollectiveSeconds(const schedule::Timeline& timeline, std::span<const TaskId> tasks) {
   const std::optional<schedule::TaskTime> time = CollectiveTime(timeline, tasks);
   return time ? time->end - time->start : -1;
@@ -497,10 +498,13 @@ double ExchangeCost::SecondsOf(double bytes) const {
 }
 
 double ExchangeCost::lasting_seconds_per_byte() const {
-  const size_t count = seconds.at.size();
-  if (count < 2) return 0;
-  return std::max(0.0, (seconds.value[count - 1] - seconds.value[count - 2]) /
-                           (seconds.at[count - 1] - seconds.at[count - 2]));
+  if (seconds.at.size() < 2) return 0;
+  // From so much of the largest size on: the last two points may be near each other, and what each
+  // is off by would be all there is between them.
+  constexpr double kLasting = 0.125;
+  const double most = seconds.at.back();
+  const double from = std::max(kLasting * most, seconds.at.front());
+  return std::max(0.0, (seconds.value.back() - SecondsOf(from)) / (most - from));
 }
 
 MovedBytes BytesOf(const schedule::Schedule& schedule, std::span<const TaskId> tasks,
@@ -598,16 +602,15 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       const double stretch = costs.exchange.Stretch(bytes.busiest);
       fixed = costs.exchange.once();
       // What ranks send one way leaves the other way to others, and has no more than its own.
-      ask(link,
-          overlaps ? bytes.all * costs.exchange.lasting_seconds_per_byte()
-                   : (costs.ExchangeSeconds(task.kind, bytes, state) - fixed) / stretch,
-          static_cast<int32_t>(std::lround(kLinkStreams / stretch)));
-      if (costs.exchange.core_seconds_per_byte > 0) {
-        for (const TaskId id : tasks) {
-          const int32_t rank = schedule.tasks[id].lane.rank;
-          ask(rank,
-              bytes_by_rank.of(static_cast<size_t>(rank)) * costs.exchange.core_seconds_per_byte);
-        }
+      const double on_link = overlaps
+                                 ? bytes.all * costs.exchange.lasting_seconds_per_byte() * stretch
+                                 : costs.ExchangeSeconds(task.kind, bytes, state) - fixed;
+      ask(link, on_link / stretch, static_cast<int32_t>(std::lround(kLinkStreams / stretch)));
+      // Alone it takes no longer than on the link, whatever it takes from cores that compute.
+      for (const TaskId id : tasks) {
+        const int32_t rank = schedule.tasks[id].lane.rank;
+        ask(rank, std::min(on_link, bytes_by_rank.of(static_cast<size_t>(rank)) *
+                                        costs.exchange.core_seconds_per_byte));
       }
     } else if (const auto& cost = costs.CostOf(task.kind)) {
       const double seconds = costs.TaskSeconds(*cost, task.lane.rank, PartsOf(task, sizes), state);

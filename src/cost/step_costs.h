@@ -148,6 +148,12 @@ struct SampledStep {
 double CollectiveSeconds(const schedule::Timeline& timeline,
                          std::span<const schedule::TaskId> tasks);
 
+// Whether a rank computed while it was in the collective. Then it does not wait for it, and is
+// through with it when it looks. What a rank computes that is through already counts for nothing:
+// on a slow link the one that sends is through long before the one that receives.
+bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
+                          std::span<const schedule::TaskId> tasks);
+
 struct FitOptions {
   double unevenness = 0;    // as ExchangeCost's, which was measured by itself
   bool validates = true;    // with errors at held-out points, which take most of the time

@@ -188,6 +188,22 @@ TEST(StepCosts, PriceTasksByTheirCostsAndExchangesByTheBytesOfAllRanks) {
   EXPECT_NEAR(SecondsAlone(prices, 2), 5e-3, 1e-12);
 }
 
+// A fast link, and a core that seems to need longer for the bytes than the link.
+TEST(StepCosts, AnExchangeAloneTakesWhatItTakesOnTheLink) {
+  StepCosts costs = CostsOfTasks();
+  costs.exchange.core_seconds_per_byte = 4e-9;
+  costs.exchange.seconds = {.at = {1e3, 1e6}, .value = {1e-5, 1.3e-4}};
+  EXPECT_NEAR(SecondsAlone(PricesOf(TwoRanks(/*overlaps=*/false), costs), 1),
+              costs.exchange.SecondsOf(1e6), 1e-12);
+}
+
+TEST(StepCosts, TheLastingRateIsNotOfTwoPointsThatAreNearEachOther) {
+  StepCosts costs = CostsOfTasks();
+  // 10 ns a byte throughout, but for a last point that came out no longer than the one before it.
+  costs.exchange.seconds = {.at = {1e3, 1e5, 9e5, 1e6}, .value = {1e-5, 1e-3, 9e-3, 9e-3}};
+  EXPECT_NEAR(costs.exchange.lasting_seconds_per_byte() / 1e-8, 0.9, 0.05);
+}
+
 TEST(StepCosts, ExchangesBesideComputationGoAtTheLastingRateAndTakeOfTheCores) {
   StepCosts costs = CostsOfTasks();
   // The first 100 kB pass as a burst.
