@@ -4,7 +4,10 @@
 #include "cli/invented_profile_test.h"
 #include "cli/plan_report.h"
 #include "cli/planned_question.h"
+#include "cost/fit_operator_model.h"
+#include "cost/machine_profile.h"
 #include "planner/plan_search.h"
+#include "planner/step_pricer.h"
 
 namespace convene::cli {
 namespace {
@@ -412,6 +415,35 @@ TEST_F(PlanTest, AChoiceIsVerifiedByRunningItAndCostsLearnFromThat) {
   ASSERT_EQ(again.status, kSuccess) << again.err;
   EXPECT_THAT(again.out, HasSubstr("corrected by 1 plan that ran before"));
   EXPECT_THAT(again.out, HasSubstr("no test of a prediction"));
+}
+
+// Sampling that takes minutes for each token would be most of any prediction that had it.
+TEST_F(PlanTest, RunsThatSampleNothingAreComparedWithoutSampling) {
+  Result<cost::MachineProfile> profile =
+      cost::MachineProfileFromJson(nlohmann::json::parse(InventedProfile()));
+  ASSERT_TRUE(profile) << profile.error().message;
+  std::vector<cost::OperatorSample> samples;
+  for (int words = 16; words <= 1 << 20; words *= 2) {
+    samples.push_back(
+        {.features = {double(words)}, .ideal_seconds = 1e-9 * words, .seconds = double(words)});
+  }
+  const auto model = cost::FitOperatorModel(
+      {.name = planner::kSampleGreedily, .feature_names = {"words"}}, samples);
+  ASSERT_TRUE(model) << model.error().message;
+  profile->machine.read_gbps = 4;
+  profile->operators.emplace(planner::kSampleGreedily, *model);
+  Write("profile.json", cost::ToJson(*profile).dump());
+  const Outcome outcome = Plan({"--prompt-tokens", "48", "--gen-tokens", "8", "--batch", "2",
+                                "--verify", "0.05", "--out", Path("plan.json")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  const auto predicted = nlohmann::json::parse(Read("plan.json"))["predicted"];
+  EXPECT_GT(predicted["ttft_s"].get<double>(), 100);
+  EXPECT_GT(predicted["time_per_token_s"].get<double>(), 100);
+  const auto& tried = predicted["verified"]["plans"][0];
+  for (const char* phase : {"predicted_prefill_s", "predicted_decode_s"}) {
+    EXPECT_GT(tried[phase].get<double>(), 0) << phase;
+    EXPECT_LT(tried[phase].get<double>(), 10) << phase;
+  }
 }
 
 TEST_F(PlanTest, WhatCannotBeVerifiedIsAnErrorThatSaysHowToStart) {

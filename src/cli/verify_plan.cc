@@ -13,6 +13,7 @@
 #include "cost/expected_sizes.h"
 #include "cost/refine_costs.h"
 #include "evaluate/try_plans.h"
+#include "planner/workload_figures.h"
 
 namespace convene::cli {
 namespace {
@@ -50,10 +51,11 @@ double ScoreOf(const PhaseSeconds& seconds, const Workload& workload) {
          seconds.transition;
 }
 
-// Of the steps that are run, and what is between them: the search that found the plan is over.
-PhaseSeconds PhasesOf(const PlanFigures& figures) {
-  return {.prefill = figures.ttft - figures.solver_seconds,
-          .decode = figures.time_per_token,
+// Of the steps that are run, and what is between them: the search that found the plan is over, and
+// trials sample nothing behind a step.
+PhaseSeconds PhasesOf(const PlanFigures& figures, const PhaseSeconds& sampling) {
+  return {.prefill = figures.ttft - figures.solver_seconds - sampling.prefill,
+          .decode = figures.time_per_token - sampling.decode,
           .transition = figures.transition_seconds};
 }
 
@@ -133,7 +135,20 @@ class Verifier {
     return reference.StateAt(run.speed);
   }
 
-  // What of each run is to be small, on a machine as fast as when its costs were measured.
+  // What the figures have besides the steps. Precondition: the search has priced the plan.
+  PhaseSeconds SamplingOf(const Candidate& candidate, const PlanFigures& figures) const {
+    const auto seconds = [&](const strategy::Layout& layout) {
+      return planner::SamplingSeconds(search_.PricerOf(candidate), search_.question().spec, layout,
+                                      figures.batch);
+    };
+    const plan::Plan& plan = candidate.plan;
+    const bool has_decode = figures.time_per_token > 0;
+    return {.prefill = seconds(plan.layout),
+            .decode = has_decode ? seconds(plan.decode.value_or(plan.layout)) : 0};
+  }
+
+  // What of each run is to be small, on a machine as fast as when its costs were measured. With
+  // what sampling is predicted to take: a plan that divides the head was measured with it.
   Result<std::vector<double>> Compare(const evaluate::TriedPlan& tried, VerifiedPlan& plan) {
     const Candidate& candidate = CandidateOf(plan);
     plan.why_not = tried.why_not;
@@ -148,7 +163,8 @@ class Verifier {
     };
     const Result<PlanFigures> usual = predict({});
     if (!usual) return usual.error();
-    const double usual_score = ScoreOf(PhasesOf(*usual), workload_);
+    const PhaseSeconds sampling = SamplingOf(candidate, *usual);
+    const double usual_score = ScoreOf(PhasesOf(*usual, sampling), workload_);
     std::vector<double> scores;
     const auto share = 1.0 / static_cast<double>(std::max<size_t>(1, tried.runs.size()));
     for (const TrialRun& run : tried.runs) {
@@ -156,14 +172,15 @@ class Verifier {
       states_.push_back(state);
       const Result<PlanFigures> then = predict(state);
       if (!then) return then.error();
-      const PhaseSeconds predicted = PhasesOf(*then);
+      const PhaseSeconds predicted = PhasesOf(*then, sampling);
       const PhaseSeconds measured{run.prefill_seconds, run.decode_seconds, run.transition_seconds};
       for (auto member :
            {&PhaseSeconds::prefill, &PhaseSeconds::decode, &PhaseSeconds::transition}) {
         plan.predicted.*member += share * predicted.*member;
         plan.measured.*member += share * measured.*member;
       }
-      scores.push_back(ScoreOf(measured, workload_) * usual_score / ScoreOf(predicted, workload_));
+      scores.push_back(ScoreOf(measured, workload_) * usual_score / ScoreOf(predicted, workload_) +
+                       ScoreOf(sampling, workload_));
     }
     if (!scores.empty()) {
       const auto [least, most] = std::ranges::minmax(scores);

@@ -32,7 +32,10 @@ class Avoidance {
  public:
   Avoidance(const ExpertShares& shares, int top_k) : top_k_(top_k) {
     is_even_ = std::ranges::all_of(shares, [&](double share) { return share == shares.front(); });
-    if (is_even_) return;
+    if (is_even_) {
+      odds_.assign(shares.size(), 1);
+      return;
+    }
     for (const double share : shares) {
       const double below_one = std::min(share, 1 - 1e-6);
       odds_.push_back(below_one / (1 - below_one));
@@ -40,6 +43,8 @@ class Avoidance {
     FitOdds(shares);
     all_ = SumWithout(std::vector<bool>(shares.size(), false));
   }
+
+  const std::vector<double>& odds() const { return odds_; }
 
   double operator()(const std::vector<bool>& avoided) const {
     if (is_even_) return OfAsManySets(avoided);
@@ -199,9 +204,11 @@ ExpectedSizes::ExpectedSizes(ExpectedRouting routing) : routing_(std::move(routi
   for (const ExpertShares& shares : routing_.shares) {
     if (shares.empty()) {
       odds_.emplace_back();  // a layer without experts
+      set_odds_.emplace_back();
       continue;
     }
     const Avoidance avoidance(shares, routing_.top_k);
+    set_odds_.push_back(avoidance.odds());
     std::vector<RankOdds>& of_layer = odds_.emplace_back();
     for (const auto& chunks : routing_.experts) {
       RankOdds odds;
@@ -247,6 +254,16 @@ double ExpectedSizes::at(const Size& size) const {
       return Experts(size);
   }
   return 0;
+}
+
+bool ExpectedSizes::is_cut() const {
+  return routing_.micro_batches > 1 || routing_.token_chunks > 1 ||
+         std::ranges::any_of(routing_.experts,
+                             [](const auto& chunks) { return chunks.size() > 1; });
+}
+
+const std::vector<double>& ExpectedSizes::set_odds(int layer) const {
+  return set_odds_.size() == 1 ? set_odds_[0] : set_odds_.at(layer);
 }
 
 double ExpectedSizes::Part(const std::vector<double>& by_rank, int rank, const Size& size) const {

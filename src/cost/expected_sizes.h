@@ -58,6 +58,11 @@ class ExpectedSizes {
   explicit ExpectedSizes(ExpectedRouting routing);
 
   double at(const schedule::Size& size) const;
+  // Whether any size is of a part of the step, by chunks or micro-batches.
+  bool is_cut() const;
+  // Odds by expert: sets of top_k of them are as likely as the product of theirs. Of a layer, or of
+  // all.
+  const std::vector<double>& set_odds(int layer) const;
 
  private:
   struct RankOdds {
@@ -78,7 +83,8 @@ class ExpectedSizes {
   double Experts(const schedule::Size& size) const;
 
   ExpectedRouting routing_;
-  std::vector<std::vector<RankOdds>> odds_;  // by entry of shares, and rank
+  std::vector<std::vector<RankOdds>> odds_;    // by entry of shares, and rank
+  std::vector<std::vector<double>> set_odds_;  // by entry of shares, and expert
 };
 
 }  // namespace convene::cost

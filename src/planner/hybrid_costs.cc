@@ -17,13 +17,6 @@ namespace {
 
 using schedule::TaskKind;
 
-// Routings that a layer is simulated with, whose mean counts; with so many tokens that ranks are
-// busy nearly alike, one as it is expected.
-constexpr int kDraws = 16;
-constexpr int kDrawsOfManyRanks = 4;
-constexpr int kManyRanks = 16;
-constexpr double kMostDrawnTokens = 2048;
-
 bool IsOfAttention(TaskKind kind) {
   switch (kind) {
     case TaskKind::kNormalize:
@@ -86,16 +79,17 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
     return Simulate(spec, schedule, graph, *prices);
   };
   const std::optional<model::MoeSpec>& moe = spec.layers.front().moe;
-  // Slices of all experts are alike on all ranks, whatever the routing.
-  const bool is_even = !moe || layout.expert_ep == 1;
   const bool is_cut = question.pipeline.chunks > 1 || question.pipeline.micro_batches > 1;
-  if (is_even || is_cut || step.batch * step.tokens > kMostDrawnTokens) {
+  // As the search does (routing_waits.h), so that tables and what is priced by it agree.
+  const int num_draws =
+      moe && !is_cut ? NumRoutingDraws(step.batch * step.tokens, moe->top_k, of_step.options.roles)
+                     : 0;
+  if (num_draws == 0) {
     return simulate([&](const schedule::Size& size) { return expected.at(size); });
   }
   const cost::ExpertShares shares = question.shares.empty()
                                         ? cost::UniformShares(moe->num_experts, moe->top_k)
                                         : question.shares.front();
-  const int num_draws = layout.num_ranks() > kManyRanks ? kDrawsOfManyRanks : kDraws;
   SimulatedLayer mean;
   for (int draw = 0; draw < num_draws; ++draw) {
     const DrawnSizes drawn(expected, of_step.options.roles, shares, moe->top_k,

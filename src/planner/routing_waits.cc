@@ -13,13 +13,9 @@ namespace {
 
 using schedule::Size;
 
-constexpr int kRoutingDraws = 8;
-// From so many visits of an expert on, next to no expert is left out in any routing.
-constexpr double kMostVisits = 4;
-
 // Of one layer.
 Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& shares, int top_k,
-                      const StepPricer& pricer) {
+                      int num_draws, const StepPricer& pricer) {
   const schedule::Schedule schedule = strategy::BuildStep(question.spec, question.options);
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   const cost::ExpectedSizes expected = ExpectSizes(question);
@@ -31,11 +27,12 @@ Result<double> WaitOf(const StepQuestion& question, const cost::ExpertShares& sh
   const Result<double> even = seconds([&](const Size& size) { return expected.at(size); });
   if (!even) return even.error();
   double mean = 0;
-  for (uint32_t draw = 0; draw < kRoutingDraws; ++draw) {
-    const DrawnSizes drawn(expected, question.options.roles, shares, top_k, draw);
+  for (int draw = 0; draw < num_draws; ++draw) {
+    const DrawnSizes drawn(expected, question.options.roles, shares, top_k,
+                           static_cast<uint32_t>(draw));
     const Result<double> uneven = seconds([&](const Size& size) { return drawn.at(size); });
     if (!uneven) return uneven.error();
-    mean += *uneven / kRoutingDraws;
+    mean += *uneven / num_draws;
   }
   return std::max(0.0, mean - *even);
 }
@@ -81,10 +78,12 @@ std::vector<double> KeyOf(const StepQuestion& question, const model::MoeSpec& mo
 }
 
 // WaitOf, or what it said before. Where experts are read or moved beside the step it is found anew.
-Result<double> KnownWaitOf(const StepQuestion& question, const model::MoeSpec& moe,
+Result<double> KnownWaitOf(const StepQuestion& question, const model::MoeSpec& moe, int num_draws,
                            const StepPricer& pricer) {
   const strategy::StepOptions& options = question.options;
-  const auto find = [&] { return WaitOf(question, question.shares.front(), moe.top_k, pricer); };
+  const auto find = [&] {
+    return WaitOf(question, question.shares.front(), moe.top_k, num_draws, pricer);
+  };
   if (options.paging || options.loads || options.spilled_kv) return find();
   const auto [known, is_new] = pricer.known_waits().try_emplace(KeyOf(question, moe));
   if (!is_new) return known->second;
@@ -101,8 +100,6 @@ Result<double> KnownWaitOf(const StepQuestion& question, const model::MoeSpec& m
 
 Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const StepPricer& pricer) {
   std::vector<double> waits(question.layers().size(), 0);
-  // Slices of all experts are alike on all ranks, whatever the routing.
-  if (question.options.roles.expert_split().num_shares() == 1) return waits;
   double rows = 0;
   for (const auto& group : question.groups) {
     for (const strategy::SequenceRows& each : group) rows += static_cast<double>(each.num_tokens);
@@ -111,7 +108,8 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
   for (const LayerShape& shape : LayerShapesOf(question.spec, question.layers(), 1)) {
     const std::optional<model::MoeSpec>& moe = shape.spec.layers.front().moe;
     if (!moe) continue;
-    if (rows * moe->top_k > kMostVisits * moe->num_experts) continue;
+    const int num_draws = NumRoutingDraws(rows, moe->top_k, question.options.roles);
+    if (num_draws == 0) continue;
     StepQuestion of_layer{
         .spec = shape.spec, .options = question.options, .groups = question.groups};
     of_layer.options.pipeline = {};
@@ -120,7 +118,7 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
     const auto entry = question.shares.size() > 1 ? static_cast<size_t>(shape.first) : 0;
     of_layer.shares = {question.shares.empty() ? cost::UniformShares(moe->num_experts, moe->top_k)
                                                : question.shares.at(entry)};
-    const Result<double> wait = KnownWaitOf(of_layer, *moe, pricer);
+    const Result<double> wait = KnownWaitOf(of_layer, *moe, num_draws, pricer);
     if (!wait) return wait.error();
     for (size_t layer = 0; layer < waits.size(); ++layer) {
       if (AreAlike(question.layers()[layer], shape.spec.layers.front())) waits[layer] = *wait;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "planner/invented_costs_test.h"
 
@@ -40,13 +42,60 @@ TEST(RoutingWaits, FewTokensVisitMoreExpertsOfOneRankThanOfAnother) {
   EXPECT_EQ(waits[0], waits[1]);
 }
 
-TEST(RoutingWaits, NobodyWaitsWhereExpertsAreSlicedOrAllVisitedOrNone) {
+TEST(RoutingWaits, NobodyWaitsWhereExpertsAreSlicedOrTokensManyOrThereAreNone) {
   const model::ModelSpec spec = InventedSpec(2);
   EXPECT_EQ(WaitsOf(Decode(spec, kSliced, 2)), std::vector<double>(2, 0));
-  EXPECT_EQ(WaitsOf(Decode(spec, kWhole, 64)), std::vector<double>(2, 0));
+  EXPECT_EQ(WaitsOf(Decode(spec, kWhole, 4096)), std::vector<double>(2, 0));
   model::ModelSpec dense = spec;
   for (model::LayerSpec& layer : dense.layers) layer.moe.reset();
   EXPECT_EQ(WaitsOf(Decode(dense, kWhole, 2)), std::vector<double>(2, 0));
+}
+
+// Of 64 experts a token visits 8, and computing them is what takes time.
+double ComputedWait(int num_ranks, int batch, std::vector<cost::ExpertShares> shares = {}) {
+  model::ModelSpec spec = InventedSpec(1, /*num_experts=*/64);
+  spec.layers.front().moe->top_k = 8;
+  cost::StepCosts costs = InventedCosts(num_ranks, 1e12);
+  for (auto& task : costs.tasks) task->per_weight_byte = {.at = {1, 1e6}, .value = {1e-11, 1e-5}};
+  StepQuestion question = Decode(spec, {.attention_dp = num_ranks, .expert_ep = num_ranks}, batch);
+  question.shares = std::move(shares);
+  const auto waits = RoutingWaits(question, MeasuredPricer(costs));
+  EXPECT_TRUE(waits.ok());
+  return waits ? waits->front() : -1;
+}
+
+double MeanComputedWait(int num_ranks, int first_batch) {
+  constexpr int kBatches = 8;
+  double mean = 0;
+  for (int i = 0; i < kBatches; ++i) mean += ComputedWait(num_ranks, first_batch + i) / kBatches;
+  return mean;
+}
+
+TEST(RoutingWaits, GrowSteadilyWithTokensWhereExpertsAreComputed) {
+  // Next to no expert is left out from 32 tokens on, and still ranks have unlike numbers of visits.
+  const double before = MeanComputedWait(8, 25);
+  const double behind = MeanComputedWait(8, 33);
+  EXPECT_GT(before, 0);
+  EXPECT_NEAR(behind / before, 1, 0.3);
+  // Of more tokens than are drawn: by the root of their number.
+  EXPECT_NEAR(MeanComputedWait(8, 121) / MeanComputedWait(8, 129), 1, 0.3);
+  EXPECT_NEAR(MeanComputedWait(8, 512) / MeanComputedWait(8, 128), 2, 0.5);
+}
+
+TEST(RoutingWaits, MoreRanksWaitLonger) {
+  // Seconds of all experts are divided by as many ranks.
+  EXPECT_GT(8 * MeanComputedWait(8, 64), 2 * 2 * MeanComputedWait(2, 64));
+  EXPECT_GT(MeanComputedWait(2, 64), 0);
+  EXPECT_EQ(ComputedWait(8, 16384), 0);
+  EXPECT_EQ(ComputedWait(2, 4096), 0);
+}
+
+TEST(RoutingWaits, AStatedSkewIsNoWait) {
+  // With 90 % of the visits at one of two ranks that one is always the busiest.
+  std::vector<double> counts(64, 0.1 / 56);
+  std::fill_n(counts.begin(), 8, 0.9 / 8);
+  const double skewed = ComputedWait(2, 64, {cost::SharesFromCounts(counts, 8)});
+  EXPECT_LT(skewed, 0.3 * ComputedWait(2, 64));
 }
 
 TEST(RoutingWaits, AreFoundOnceForAllPipelinesAndAnewForOtherSteps) {

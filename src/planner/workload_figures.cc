@@ -73,7 +73,14 @@ class Predictor {
     Add(*prompt, *batch, prompts);
     PlanFigures figures = Figures(*batch, prompts, *decode, /*round_trips=*/0);
     figures.transition_seconds = moves() ? round_trip_.seconds : 0;
-    double waiting = busy * prompt->seconds / (2 * (1 - busy));
+    // A prompt waits for what is under way, half of a prompt or of a step of decode, and for the
+    // prompts that wait for the same (a queue with regular service, whose server does other work
+    // when nobody waits). Nobody interrupts an epoch: it has the steps in it.
+    const double decoding =
+        moves() ? 0
+                : std::min(1 - busy, workload_.arrival_rate * (workload_.mean_gen_tokens() - 1) *
+                                         decode->seconds / *batch);
+    double waiting = (busy * prompt->seconds + decoding * decode->seconds) / (2 * (1 - busy));
     if (moves()) waiting += options_.phase_change.epoch_steps * decode->seconds / 2;
     const auto stretch = [](cost::Interval& interval, double& value, double changed) {
       const double factor = value > 0 ? changed / value : 1;
@@ -171,14 +178,13 @@ class Predictor {
       if (!encoder) return encoder.error();
       Add(*encoder, typical.count, sum);
     }
-    Add(Sampling(), batch, sum);
+    Add(Sampling(options_.roles, batch), 1, sum);
     return sum;
   }
 
-  // A greedy token of one sequence. Rank 0 looks for the largest logit of one after the other
-  // (engine/step_sampling.h), whatever its threads.
-  WholeStep Sampling() const {
-    const double seconds = pricer_.SamplingSeconds(options_.model.spec);
+  // Of a token of each sequence.
+  WholeStep Sampling(const strategy::Roles& roles, int batch) const {
+    const double seconds = SamplingSeconds(pricer_, options_.model.spec, roles, batch);
     return {.seconds = seconds, .once_seconds = seconds};
   }
 
@@ -194,7 +200,7 @@ class Predictor {
     const strategy::Roles& roles = moves() ? options_.decode_roles : options_.roles;
     Result<WholeStep> step =
         Predict(DecodeStepOf(options_.whole_spec, workload_, batch, roles), roles);
-    if (step) Add(Sampling(), batch, *step);
+    if (step) Add(Sampling(roles, batch), 1, *step);
     if (step && moves() && is_stream()) {
       Add(round_trip_, 1.0 / options_.phase_change.epoch_steps, *step);
     }
@@ -286,6 +292,14 @@ class Predictor {
 };
 
 }  // namespace
+
+// Rank 0 looks for the largest logit of one sequence after the other (engine/step_sampling.h),
+// whatever its threads. Where ranks divide the head, each does so in its own part, and rank 0 when
+// it joins these (runtime/head.h): the costs of these tasks were measured so.
+double SamplingSeconds(const StepPricer& pricer, const model::ModelSpec& spec,
+                       const strategy::Roles& roles, int batch) {
+  return roles.divides_head() ? 0 : batch * pricer.SamplingSeconds(spec);
+}
 
 Result<PlanFigures> PredictWorkload(const Workload& workload, const PhaseStepOptions& options,
                                     const StepPricer& pricer, int* num_simulated) {

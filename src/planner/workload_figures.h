@@ -54,15 +54,22 @@ struct PhaseStepOptions {
 //   so on that meets the limits.
 // - With an arrival rate prompts come one by one and are computed before answers go on, which takes
 //   the share rate x (seconds of a prompt) of the time. As many sequences run together as give the
-//   rate in the rest of it, and a prompt waits as in a queue with regular service (M/D/1).
+//   rate in the rest of it. A prompt waits as in a queue with regular service (M/D/1), and, where
+//   it comes in that rest, for half of the step of decode that is under way.
 // Where the experts of decode are divided otherwise, they move there and back once for each batch.
 // Of prompts that come one by one they do so once for each epoch of so many steps of decode, of
-// which each has its part of that time; a prompt waits half an epoch besides (a queue whose server
-// takes vacations: Doshi 1986, Queueing Systems 1). Without epochs such a stream keeps the division
-// of prefill, as engine/phase_order.h executes it.
-// `num_simulated` is raised by the steps that were simulated. Errors: those of PredictStep; limits
-// that no batch meets; more requests than can be answered.
+// which each has its part of that time; a prompt waits half an epoch in place of half a step (a
+// queue whose server takes vacations: Doshi 1986, Queueing Systems 1). Without epochs such a stream
+// keeps the division of prefill, as engine/phase_order.h executes it. `num_simulated` is raised by
+// the steps that were simulated. Errors: those of PredictStep; limits that no batch meets; more
+// requests than can be answered.
 Result<PlanFigures> PredictWorkload(const Workload& workload, const PhaseStepOptions& options,
                                     const StepPricer& pricer, int* num_simulated);
+
+// Of a greedy token of each of `batch` sequences, as PredictWorkload adds them to all prompts and
+// to a step of decode with these roles. 0: ranks divide the head and find the largest logits in
+// tasks of the step, or nobody measured it.
+double SamplingSeconds(const StepPricer& pricer, const model::ModelSpec& spec,
+                       const strategy::Roles& roles, int batch);
 
 }  // namespace convene::planner

@@ -1,0 +1,98 @@
+#include "planner/workload_figures.h"
+
+#include <gtest/gtest.h>
+
+#include "planner/invented_costs_test.h"
+
+namespace convene::planner {
+namespace {
+
+constexpr double kPromptSeconds = 0.1;
+constexpr double kDecodeSeconds = 0.15;
+constexpr int kPromptTokens = 512;
+
+// A step with a whole prompt, and any other one, take what is said above, whatever their tasks.
+class PricerOfWholeSteps : public StepPricer {
+ public:
+  explicit PricerOfWholeSteps(double sampling_seconds = 0) : sampling_seconds_(sampling_seconds) {}
+
+  Result<SchedulePrices> Price(const model::ModelSpec& /*spec*/,
+                               const schedule::Schedule& /*schedule*/,
+                               const schedule::ActivityGraph& graph,
+                               const cost::Sizes& sizes) const override {
+    const auto num_activities = static_cast<size_t>(graph.num_activities());
+    SchedulePrices priced;
+    priced.prices.fixed_seconds.assign(num_activities, 0);
+    priced.prices.first_demand.assign(num_activities + 1, 0);
+    const bool is_prompt = sizes({.kind = schedule::SizeKind::kTokens, .from = 0}) >= kPromptTokens;
+    priced.once_seconds = is_prompt ? kPromptSeconds : kDecodeSeconds;
+    return priced;
+  }
+  cost::StepErrors Errors() const override { return {}; }
+  double SamplingSeconds(const model::ModelSpec& /*spec*/) const override {
+    return sampling_seconds_;
+  }
+
+ private:
+  double sampling_seconds_;
+};
+
+PlanFigures FiguresWith(const StepPricer& pricer, const Workload& workload,
+                        const strategy::Layout& layout = {}, int epoch_steps = 0) {
+  const model::ModelSpec spec = InventedSpec(2);
+  const ShortModel model = Shorten(spec, {});
+  int num_simulated = 0;
+  const Result<PlanFigures> figures =
+      PredictWorkload(workload,
+                      {.whole_spec = spec,
+                       .model = model,
+                       .overlapping_model = model,
+                       .roles = layout,
+                       .decode_roles = layout,
+                       .step_tokens = kPromptTokens,
+                       .changes_layout = epoch_steps > 0,
+                       .phase_change = {.epoch_steps = epoch_steps}},
+                      pricer, &num_simulated);
+  EXPECT_TRUE(figures.ok()) << figures.error().message;
+  return figures ? *figures : PlanFigures{};
+}
+
+Workload StreamOf(int gen_tokens, double rate) {
+  return {.requests = {{kPromptTokens, gen_tokens}}, .arrival_rate = rate};
+}
+
+// Of each second prompts take 0.1 s. Simulated with steps of decode in all of the rest: 0.0806 s.
+TEST(WorkloadFigures, APromptWaitsForTheStepOfDecodeThatIsUnderWay) {
+  const PricerOfWholeSteps pricer;
+  const double queue = 0.01 / 1.8;
+  // A step of 0.15 s in each second, and 59 tokens in steps of 10 sequences.
+  EXPECT_NEAR(FiguresWith(pricer, StreamOf(2, 1)).ttft, 0.1 + (0.01 + 0.15 * 0.15) / 1.8, 1e-9);
+  const PlanFigures many = FiguresWith(pricer, StreamOf(60, 1));
+  EXPECT_EQ(many.batch, 10);
+  EXPECT_NEAR(many.ttft, 0.1 + (0.01 + 59 * 0.15 / 10 * 0.15) / 1.8, 1e-9);
+  // Answers of one token have no such step.
+  EXPECT_NEAR(FiguresWith(pricer, StreamOf(1, 1)).ttft, 0.1 + queue, 1e-9);
+  // An epoch has the step in it.
+  EXPECT_NEAR(FiguresWith(pricer, StreamOf(2, 1), {}, 10).ttft, 0.1 + queue + 0.75, 1e-9);
+  // Those that are all there at once wait for nothing but each other.
+  const Workload batch{.requests = {{kPromptTokens, 2}}, .batch = 1};
+  EXPECT_NEAR(FiguresWith(pricer, batch).ttft, 0.1, 1e-9);
+}
+
+TEST(WorkloadFigures, RanksThatDivideTheHeadSampleWithinTheStep) {
+  const PricerOfWholeSteps pricer(/*sampling_seconds=*/2);
+  const Workload workload{.requests = {{kPromptTokens, 2}}, .batch = 4};
+  strategy::Layout layout{.attention_tp = 2, .expert_tp = 2};
+  const PlanFigures whole = FiguresWith(pricer, workload, layout);
+  EXPECT_NEAR(whole.time_per_token, kDecodeSeconds + 4 * 2, 1e-9);
+  EXPECT_NEAR(whole.ttft, 4 * kPromptSeconds + 4 * 2, 1e-9);
+  EXPECT_EQ(SamplingSeconds(pricer, InventedSpec(2), layout, 4), 8);
+  layout.divides_head = true;
+  const PlanFigures divided = FiguresWith(pricer, workload, layout);
+  EXPECT_NEAR(divided.time_per_token, kDecodeSeconds, 1e-9);
+  EXPECT_NEAR(divided.ttft, 4 * kPromptSeconds, 1e-9);
+  EXPECT_EQ(SamplingSeconds(pricer, InventedSpec(2), layout, 4), 0);
+}
+
+}  // namespace
+}  // namespace convene::planner
