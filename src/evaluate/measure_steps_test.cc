@@ -28,9 +28,7 @@ MeasureStepsOptions SmallOptions() {
                          .dense_intermediate = 128};
   ModelShape latent = shape;
   latent.latent = 32;
-  return {.rounds = 2,
-          .shapes = {shape, latent},
-          .cases = {{2, 16, 0}, {4, 1, 30}, {2, 5, 64}}};
+  return {.rounds = 2, .shapes = {shape, latent}, .cases = {{2, 16, 0}, {4, 1, 30}, {2, 5, 64}}};
 }
 
 TEST(MeasureSteps, GivesCostsByWhichAnotherModelIsPredicted) {

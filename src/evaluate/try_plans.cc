@@ -274,8 +274,8 @@ class Runner {
     ReadyPlan& ready = ready_[index];
     ReferenceKernel& reference = references_.at(FormatOf(question_.plans[index]));
     TrialRun run;
-    // Every run has tokens of its own: several plans may have the same weights, and the experts that
-    // one has just chosen are in a cache.
+    // Every run has tokens of its own: several plans may have the same weights, and the experts
+    // that one has just chosen are in a cache.
     const uint64_t first = kDecodeSteps * num_runs_++;
     const cost::ReferenceSpeed before = reference.Measure(group_);
     // Ranks are not through with that at the same time, and a step would be as long as the wait.

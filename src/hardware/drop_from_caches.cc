@@ -7,13 +7,13 @@
 namespace convene::hardware {
 namespace {
 
-constexpr size_t kLineBytes = 64;
+constexpr size_t kCacheLineBytes = 64;
 
 // Lines in any order: ten times as fast as the other one.
 [[gnu::target("clflushopt")]] void DropInAnyOrder(std::span<const std::byte> bytes) {
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  for (uintptr_t line = address & ~(kLineBytes - 1); line < address + bytes.size();
-       line += kLineBytes) {
+  for (uintptr_t line = address & ~(kCacheLineBytes - 1); line < address + bytes.size();
+       line += kCacheLineBytes) {
     _mm_clflushopt(reinterpret_cast<void*>(line));
   }
   _mm_sfence();
@@ -21,8 +21,8 @@ constexpr size_t kLineBytes = 64;
 
 void DropInOrder(std::span<const std::byte> bytes) {
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  for (uintptr_t line = address & ~(kLineBytes - 1); line < address + bytes.size();
-       line += kLineBytes) {
+  for (uintptr_t line = address & ~(kCacheLineBytes - 1); line < address + bytes.size();
+       line += kCacheLineBytes) {
     _mm_clflush(reinterpret_cast<const void*>(line));
   }
   _mm_mfence();
