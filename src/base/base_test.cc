@@ -137,6 +137,10 @@ TEST(LocalRankFromLauncher, ReadsWhatSlurmHasOnEachNode) {
        {"", "2(x", "(x2)", "4(x2),", "-3", "4;3", "4(x0),3", "99999999999"}) {
     EXPECT_EQ(count_on(nonsense, "7"), 1) << nonsense;
   }
+  for (const char* open : {"2(x", "2(x3", "2(x3,2", "2(x3;"}) {
+    EXPECT_EQ(count_on(open, "0"), 1) << open;
+    EXPECT_EQ(count_on(open, "5"), 1) << open;
+  }
 }
 
 TEST(RankFromLauncher, TakesABatchScriptAndNonsenseForOneProcess) {

@@ -47,7 +47,8 @@ int SlurmTasksOnNode(std::string_view text, int node) {
     if (text.substr(at).starts_with("(x")) {
       at += 2;
       nodes = number_at(&at);
-      ++at;  // the parenthesis
+      if (text.substr(at, 1) != ")") break;
+      ++at;
     }
     if (node < nodes) return tasks;
     node -= nodes;
@@ -88,7 +89,7 @@ LocalRank LocalRankFromLauncher() {
 LaunchedRank RankFromLauncher() {
   // Slurm's last: under it, mpirun's daemons are the job step and have its variables.
   static constexpr Launcher kLaunchers[] = {
-      {"mpirun of OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
       {"mpirun", "PMI_RANK", "PMI_SIZE"},
       {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
   };

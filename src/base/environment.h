@@ -18,12 +18,14 @@ struct LocalRank {
 // From OpenMPI, MPICH, Intel MPI or Slurm; {0, 1} without a launcher.
 LocalRank LocalRankFromLauncher();
 
+inline constexpr const char* kOpenMpi = "mpirun of OpenMPI";
+
 // This process among all that a launcher started together, on whatever hosts. Its size is what the
 // launcher says, not yet that they are connected.
 struct LaunchedRank {
   int rank = 0;
   int size = 1;
-  std::string launcher;  // "mpirun of OpenMPI"; empty without one
+  std::string launcher;  // kOpenMpi, for instance; empty without one
 };
 
 // From OpenMPI, MPICH, Intel MPI or a Slurm job step; {0, 1} without a launcher. A Slurm batch

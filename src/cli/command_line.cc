@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/environment.h"
 #include "base/message.h"
 #include "base/quote.h"
 #include "base/version.h"
@@ -32,6 +33,7 @@
 #include "engine/ranks.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/try_plans.h"
+#include "hardware/affinity.h"
 
 namespace convene::cli {
 namespace {
@@ -125,6 +127,18 @@ void NoteOtherOptions(comm::Group& ranks, const CLI::App& parser) {
             other - texts.begin(), has_fewer ? "without " : "", fmt::join(shown, ", "));
 }
 
+// mpirun gives each of two ranks one core where nobody says otherwise, whatever the host has.
+void NoteBoundRanks() {
+  if (RankFromLauncher().launcher != kOpenMpi) return;
+  const Result<std::vector<int>> ranks = hardware::CurrentAffinity();
+  const Result<std::vector<int>> launcher = hardware::AffinityOfParent();
+  if (!ranks || !launcher || ranks->size() >= launcher->size()) return;
+  PrintNote(
+      "the ranks of this host are bound to {} of the {} CPUs that mpirun may use; with mpirun "
+      "--bind-to none they divide all of them\n",
+      ranks->size(), launcher->size());
+}
+
 // What rank 0 says of ranks that the command has no use for.
 Status CheckRanks(const Subcommand& chosen, int num_ranks) {
   if (num_ranks == 1 || !chosen.command->model_directory().empty()) return {};
@@ -168,6 +182,7 @@ int RunOnRanks(const ParsedLine& line) {
   if (!same) return speaks ? Refuse(same.error()) : kUsage;
   if (line.help) return speaks ? Report(ShowOutput(*line.help)) : kSuccess;
   NoteOtherOptions(**ranks, *line.chosen->parser);
+  if (speaks) NoteBoundRanks();
   std::unique_ptr<Command>& command = line.chosen->command;
   command->UseRanks(ranks->get());
   if (command->runs_on_all_ranks()) {

@@ -243,7 +243,13 @@ Status SetDisaggregation(const PlanOptions& options, plan::Plan& plan) {
   if (!plan.layout.disaggregates) return {};
   if (options.strategy) {  // of a plan's numbers only those stay that options give, too
     if (!options.micro_batches) plan.pipeline.micro_batches = 1;
-    if (!options.pipeline) plan.pipeline.chunks = 1;
+    if (!options.pipeline) {
+      plan.pipeline.chunks = 1;
+      plan.pipeline.cut = strategy::ChunkCut::kTokens;
+      plan.pipeline.cuts.clear();
+      plan.auto_pipeline = false;
+      plan.cut_from_tokens = 0;
+    }
     plan.pipeline.order = strategy::AttentionOrder::kAsas;
   }
   if (options.order) plan.pipeline.order = *plan::OrderFromName(*options.order);
@@ -295,8 +301,8 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
   }
   if (Status changed = ChangePhases(options, plan); !changed) return changed.error();
   if (options.no_overlap) {
-    plan.pipeline = {.overlap = false};
-    plan.auto_pipeline = false;
+    plan.pipeline.overlap = false;
+    plan.pipeline.micro_batches = 1;  // more of them only wait for each other
   }
   if (options.pipeline) {
     if (Status parsed = plan::ParsePipeline(*options.pipeline, &plan); !parsed) {
@@ -322,7 +328,7 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
   }
   if (const Status set = SetDisaggregation(options, plan); !set) return set.error();
   if (const Status fits = plan::CheckLayout(plan); !fits) return fits.error();
-  if (const Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense.error();
+  if (const Status sense = plan::CheckPipeline(plan); !sense) return sense.error();
   if (const Status can = plan::CheckDiskFields(plan); !can) return can.error();
   return plan;
 }

@@ -43,7 +43,7 @@ namespace {
 std::string HowToMeasureProfile(const std::string& profile, const std::string& path,
                                 int num_ranks) {
   return fmt::format("measure one with: {}convene measure{}",
-                     num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "",
+                     num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none ", num_ranks) : "",
                      profile.empty() ? "" : " --out " + path);
 }
 

@@ -177,10 +177,6 @@ class SimulateCommand : public Command {
     const Result<nlohmann::json> json = ParseJson(*text);
     if (!json) return json.error().At(plan_path_);
     Result<plan::Plan> plan = plan::PlanFromJson(*json);
-    if (plan && plan->made_for) {
-      // What such a plan leaves out is the usual layout of its ranks.
-      plan = plan::PlanFromJson(*json, plan::DefaultLayout(plan->made_for->num_ranks));
-    }
     if (!plan) return plan.error().At(plan_path_);
     plan_ = *std::move(plan);
     const int num_ranks = plan_.layout.num_ranks();
@@ -206,7 +202,7 @@ class SimulateCommand : public Command {
   }
 
   static cost::OperatorCostsOptions OptionsOf(const plan::Plan& plan) {
-    cost::OperatorCostsOptions options{.comm_budget = plan.comm_budget};
+    cost::OperatorCostsOptions options;
     if (plan.gemm == plan::GemmChoice::kGrouped) options.order = cost::ExpertsOrder::kGrouped;
     if (plan.gemm == plan::GemmChoice::kDense) options.order = cost::ExpertsOrder::kDense;
     return options;

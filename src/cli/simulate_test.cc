@@ -4,6 +4,7 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "plan/plan.h"
 
 namespace convene::cli {
 namespace {
@@ -106,6 +107,18 @@ TEST_F(SimulateTest, ThePlansFileNamesTheSolversTime) {
   EXPECT_NEAR(seconds(R"({"solver_s": 2.5})"), seconds("{}") + 2.5, 1e-9);
 }
 
+TEST_F(SimulateTest, APlanWithoutALayoutHasTheUsualOneOfTheRanksThatItWasMadeFor) {
+  const std::string model = plan::ModelHash(nlohmann::json::parse(Read("model/config.json")));
+  Write("made.json",
+        fmt::format(R"({{"version": 1, "weights": "bf16", "made_for":)"
+                    R"( {{"model": "{}", "ranks": 2}}, "decode": {{"experts": "tp2"}}}})",
+                    model));
+  const Outcome outcome =
+      Simulate("made.json", {"--model", model_, "--profile", Path("profile.json"), "--json", "-"});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["plan"]["layout"], "attention=dp2,experts=ep2");
+}
+
 TEST_F(SimulateTest, AThousandRanksAreSimulated) {
   nlohmann::json config = nlohmann::json::parse(Read("model/config.json"));
   config["num_experts"] = 1024;
@@ -147,7 +160,7 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
               HasSubstr("made for another model"));
   Write("four.json", R"({"version": 1, "layout": "attention=dp4,experts=ep4", "weights": "bf16"})");
   EXPECT_THAT(error("four.json", {"--model", model_, "--profile", profile}),
-              HasSubstr("mpirun -n 4 convene measure"));
+              HasSubstr("mpirun -n 4 --bind-to none convene measure"));
   Write("many.json",
         R"({"version": 1, "layout": "attention=dp2048,experts=ep2048", "weights": "bf16"})");
   EXPECT_THAT(error("many.json", {"--model", model_, "--profile", "a100-nvlink"}),
@@ -156,6 +169,10 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
         R"({"version": 1, "layout": "attention=tp64,experts=ep64", "weights": "bf16"})");
   EXPECT_THAT(error("heads.json", {"--model", model_, "--profile", "a100-nvlink"}),
               HasSubstr("heads"));
+  Write("cut.json", R"({"version": 1, "layout": "attention=dp1,experts=ep1,disaggregate",)"
+                    R"( "pipeline": {"cut": "experts"}})");
+  EXPECT_THAT(error("cut.json", {"--model", model_, "--profile", profile}),
+              HasSubstr("use --pipeline 1:tokens"));
   Write("old.json", R"({"version": 9, "layout": "attention=dp2,experts=ep2"})");
   EXPECT_THAT(error("old.json", {"--model", model_, "--profile", profile}), HasSubstr("version 9"));
   Write("old_profile.json", R"({"version": 7, "machine": {}, "links": [], "operators": {}})");

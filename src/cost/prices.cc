@@ -108,10 +108,8 @@ class Pricer {
   int TierOf(const RankResources& rank, LaneKind lane) const {
     switch (lane) {
       case LaneKind::kLoad:
-      case LaneKind::kReceive:
         return rank.load;
       case LaneKind::kStore:
-      case LaneKind::kSend:
         return rank.store;
       case LaneKind::kStage:
         return rank.stage;

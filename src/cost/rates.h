@@ -39,9 +39,9 @@ struct RankRates {
   RateCurve host_flops = {};          // of kHost lanes; empty: they use the rank's cores
   RateCurve memory = {};              // bytes per second, by cores that read
   RateCurve host_memory = {};         // of kHost and kStage lanes; empty: they use `memory`
-  double load_bytes_per_second = 0;   // tiers: kLoad, and kReceive without collective
-  double store_bytes_per_second = 0;  // kStore, and kSend without collective
-  double stage_bytes_per_second = 0;
+  double load_bytes_per_second = 0;   // of kLoad lanes, between tiers; disks are apart
+  double store_bytes_per_second = 0;  // of kStore lanes
+  double stage_bytes_per_second = 0;  // of kStage lanes
   double disk_bytes_per_second = 0;
 };
 

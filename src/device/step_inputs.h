@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <span>
 
+#include "strategy/kv_block_tokens.h"
+
 namespace convene::device {
 
-// Positions in one block of the KV cache.
-inline constexpr int kKvBlockTokens = 64;
+using strategy::kKvBlockTokens;
 
 // What one sequence contributes to a step.
 struct SequenceStep {

@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/units.h"
 #include "comm/agree.h"
 #include "device/cpu/cpu_device.h"
@@ -49,6 +50,17 @@ std::string DescribeBackup(const weights::BackupQuality& quality) {
           ? 100.0 * static_cast<double>(quality.num_good) / static_cast<double>(quality.num_groups)
           : 100.0,
       weights::BackupQuality::kGoodCosine);
+}
+
+// Threads on one core wait for each other, and every step for the last of them.
+void NoteUnpinned(const hardware::ThreadPool& pool, const comm::Group* several) {
+  const int num_unpinned = pool.size() - pool.num_pinned();
+  if (num_unpinned == 0) return;
+  PrintNote(
+      "{}{} of {} may share cores, since the system does not let them be pinned any more: the "
+      "affinity mask has shrunk since the program began\n",
+      several != nullptr ? fmt::format("rank {}: ", several->rank()) : "", num_unpinned,
+      FormatCount(static_cast<uint64_t>(pool.size()), "thread"));
 }
 
 }  // namespace
@@ -134,6 +146,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   model->pool_ = std::make_unique<hardware::ThreadPool>(std::move(cpus.compute));
   model->host_cpus_ = std::move(cpus.host);
   if (const Status started = agree(model->pool_->started()); !started) return started.error();
+  NoteUnpinned(*model->pool_, several);
   if (options.gpu) {
     const Status made = model->MakeGpu(*options.gpu, is_paged || is_offloaded);
     if (!made) return made.error();

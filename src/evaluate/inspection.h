@@ -18,7 +18,7 @@
 namespace convene::evaluate {
 
 struct StoredWeights {
-  std::set<std::string> dtypes;  // "BF16"; of packed weights their format, "int4"
+  std::set<std::string> dtypes = {};  // "BF16"; of packed weights their format, "int4"
   int num_files = 0;
   uint64_t size_bytes = 0;
 };

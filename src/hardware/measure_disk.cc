@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -183,17 +184,20 @@ struct Prepared {
 
 // What lies there says more of what will be read than a file that was written a moment ago, of
 // which a disk, or the host of a virtual machine, may still have the bytes at hand. The largest
-// file directly in the directory, if it is large enough.
+// file directly in the directory, if it is large enough. Not one with holes, which no disk is read
+// for.
 std::filesystem::path LargestFile(const std::string& directory, uint64_t* size_bytes) {
   std::filesystem::path largest;
   *size_bytes = kEnoughBytes - 1;
   std::error_code failed;
   for (std::filesystem::directory_iterator entry(directory, failed), end; !failed && entry != end;
        entry.increment(failed)) {
-    std::error_code unknown;
-    if (!entry->is_regular_file(unknown)) continue;
-    const uint64_t bytes = entry->file_size(unknown);
-    if (unknown || bytes <= *size_bytes) continue;
+    struct stat status {};
+    if (stat(entry->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    constexpr uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system's are
+    const auto bytes = static_cast<uint64_t>(status.st_size);
+    const bool has_holes = static_cast<uint64_t>(status.st_blocks) * kBlockBytes < bytes;
+    if (has_holes || bytes <= *size_bytes) continue;
     *size_bytes = bytes;
     largest = entry->path();
   }

@@ -19,7 +19,8 @@ struct DiskRate {
 
 // Reads pieces of 8 MiB all over a file with several requests in flight, into 128 MiB of memory,
 // and computes their digests, one at a time: what a run that reads experts gets of the disk.
-// The file is the largest one directly in `directory` (an existing one), if one has 256 MiB.
+// The file is the largest one without holes directly in `directory` (an existing one), if one has
+// 256 MiB.
 // Otherwise writes a file of random bytes there, reads that and gives it back.
 // It has no name meanwhile, so that nothing stays behind whatever happens. Writing and reading take
 // about `budget_s` each; the file has at most `max_file_bytes`, at most half of the free space, and

@@ -5,9 +5,12 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "hardware/affinity.h"
@@ -98,8 +101,22 @@ TEST_F(MeasureDisk, ReadsWhatItWroteAndLeavesNothingBehind) {
 TEST_F(MeasureDisk, ALargeFileThatIsThereIsRead) {
   constexpr uint64_t kBytes = (uint64_t{256} << 20) + 4096;
   std::ofstream(directory_ + "/small") << "not this one";
-  std::ofstream(directory_ + "/weights") << "";
-  std::filesystem::resize_file(directory_ + "/weights", kBytes);  // takes no room
+  std::ofstream(directory_ + "/holes") << "";
+  std::filesystem::resize_file(directory_ + "/holes", 2 * kBytes);  // takes no room
+  const auto written = MeasureDiskRead(directory_, 20 << 20, 0.01);
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_LE(written->file_bytes, 20u << 20) << "a file with holes was read";
+  {
+    // Of bytes that a file system cannot compress to fewer blocks.
+    std::string block(1 << 20, '\0');
+    std::mt19937 random(1);
+    for (char& byte : block) byte = static_cast<char>(random());
+    std::ofstream file(directory_ + "/weights", std::ios::binary);
+    for (uint64_t left = kBytes; left > 0; left -= std::min<uint64_t>(left, block.size())) {
+      file.write(block.data(),
+                 static_cast<std::streamsize>(std::min<uint64_t>(left, block.size())));
+    }
+  }
   const auto rate = MeasureDiskRead(directory_, 20 << 20, 0.01);
   ASSERT_TRUE(rate) << rate.error().message;
   EXPECT_EQ(rate->file_bytes, kBytes);

@@ -56,6 +56,7 @@ Result<int> PlaceMemory(std::span<std::byte> memory, const std::vector<int>& cpu
   if (num_nodes <= 1) return 1;
   if (hwloc_set_area_membind(raw, memory.data(), memory.size(), nodes.get(),
                              HWLOC_MEMBIND_INTERLEAVE, HWLOC_MEMBIND_BYNODESET) != 0) {
+    if (policy == NumaPolicy::kAuto) return 1;
     return Error{fmt::format("cannot interleave memory over {} NUMA nodes ({}); use --numa local",
                              num_nodes, std::strerror(errno)),
                  KindOfErrno(errno)};

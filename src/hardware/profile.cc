@@ -186,10 +186,6 @@ Result<Profile> ProfileFromJson(const json& object) {
 
 std::string ProfilePath() { return CacheDirectory() + "/profile.json"; }
 
-Status SaveProfile(const Profile& profile, const std::string& path) {
-  return SaveProfileJson(ToJson(profile), path);
-}
-
 Status SaveProfileJson(const json& profile, const std::string& path) {
   std::error_code failure;
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();

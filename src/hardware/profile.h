@@ -73,10 +73,8 @@ Result<Profile> ProfileFromJson(const nlohmann::json& object);
 // <CacheDirectory()>/profile.json
 std::string ProfilePath();
 
-// Writes the file whole or not at all, and makes its directory.
-Status SaveProfile(const Profile& profile, const std::string& path);
-
-// The same of what ToJson gave, or of an object with that in it.
+// Of what ToJson gave, or of an object with that in it. Writes the file whole or not at all, and
+// makes its directory.
 Status SaveProfileJson(const nlohmann::json& profile, const std::string& path);
 
 // Also of a file whose member "machine" is the profile (cost/machine_profile.h).

@@ -49,7 +49,7 @@ class ProfileFile : public ::testing::Test {
 };
 
 TEST_F(ProfileFile, ComesBackAsItWasSaved) {
-  ASSERT_TRUE(SaveProfile(Example(), path()));
+  ASSERT_TRUE(SaveProfileJson(ToJson(Example()), path()));
   const auto loaded = LoadProfile(path());
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(ToJson(*loaded), ToJson(Example()));
@@ -68,7 +68,7 @@ TEST_F(ProfileFile, GpusComeBackAndNeedNotBeThere) {
                    .to_device_gbps = 55.5,
                    .launch_us = 2.25},
                   {.name = "another"}};
-  ASSERT_TRUE(SaveProfile(profile, path()));
+  ASSERT_TRUE(SaveProfileJson(ToJson(profile), path()));
   const auto loaded = LoadProfile(path());
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(ToJson(*loaded), ToJson(profile));
@@ -98,7 +98,7 @@ TEST_F(ProfileFile, SavingReplacesTheFileAndLeavesNoOther) {
   Write("an older one");
   Profile profile = Example();
   profile.cpu_name = "name of no \xff\xfe encoding";
-  ASSERT_TRUE(SaveProfile(profile, path()));
+  ASSERT_TRUE(SaveProfileJson(ToJson(profile), path()));
   EXPECT_TRUE(LoadProfile(path()));
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory_ + "/a/b")) {
@@ -112,7 +112,7 @@ TEST_F(ProfileFile, SavingWhereNothingCanBeWrittenIsAnErrorThatNamesTheFile) {
   Write("x");
   for (const std::string& bad :
        {path() + "/under/a/file.json", std::string("/proc/profile.json")}) {
-    const Status status = SaveProfile(Example(), bad);
+    const Status status = SaveProfileJson(ToJson(Example()), bad);
     ASSERT_FALSE(status);
     EXPECT_THAT(status.error().message, HasSubstr(bad));
   }

@@ -44,8 +44,8 @@ Result<Topology> SyntheticTopology(const std::string& description,
 // most one; where there are fewer cores than ranks, several ranks share a core.
 // Without `num_threads`: one CPU per core of the share, at most the rank's part of the CPU quota.
 // With it: that many, siblings on the same core only once all cores have a thread.
-// A launcher that has already given each rank cores of its own must be told not to (mpirun
-// --bind-to none), or they would be divided once more.
+// What a launcher has bound each rank to would be divided once more, so the affinity mask must be
+// that of all ranks on this host: comm/connect.h sees to it.
 // Errors: `num_threads` below one or above the CPUs of the share.
 Result<std::vector<int>> CpusForRank(const Topology& topology, LocalRank local,
                                      std::optional<int> num_threads);

@@ -109,6 +109,11 @@ Result<std::vector<LaneLines>> LaneLinesFromJson(const json& list) {
   for (const json& object : list) {
     Result<LaneLines> read = ReadLines(object);
     if (!read) return read.error();
+    if (read->most_rows == 0 && list.size() > 1) {
+      return Error{
+          "lines: most_rows of 0 is of any number of rows, and so of lines alone: give each of "
+          "several the size of steps that it is of"};
+    }
     const bool increases = lines.empty() || read->most_rows > lines.back().most_rows;
     if (!increases) {
       return Error{

@@ -33,7 +33,9 @@ struct LaneLines {
   int num_layers = 1;  // with experts
   // Of attention besides, for each key that a row sees; 0: keys are counted into its rows.
   double attention_per_key = 0;
-  double most_rows = 0;  // of a group in a step, that the lines are of; 0: any number
+  // Of a group in a step, that the lines are of; the last ones of several are of larger steps, too.
+  // 0, of one alone: any number.
+  double most_rows = 0;
 
   bool has_shared() const { return shared != Line{}; }
   bool operator==(const LaneLines&) const = default;
@@ -42,7 +44,7 @@ struct LaneLines {
 // Lines of several sizes of steps, the smallest first.
 nlohmann::ordered_json ToJson(const std::vector<LaneLines>& lines);
 // Errors: members that are missing, not known or of the wrong kind, numbers below zero or not
-// finite, sizes of steps that do not increase, more than kMostLaneLines.
+// finite, sizes of steps that do not increase, or among several one of 0, more than kMostLaneLines.
 inline constexpr int kMostLaneLines = 16;
 Result<std::vector<LaneLines>> LaneLinesFromJson(const nlohmann::json& json);
 

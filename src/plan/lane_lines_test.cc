@@ -56,6 +56,13 @@ TEST(LaneLines, WhatIsNoneOfThemIsRefused) {
   EXPECT_THAT(complaint([](json& list) { list[0]["layers"] = 1.5; }), HasSubstr("layers"));
   EXPECT_THAT(complaint([](json& list) { list[0]["more"] = 1; }), HasSubstr("not known"));
   EXPECT_THAT(complaint([](json& list) { list[1]["most_rows"] = 8; }), HasSubstr("must increase"));
+  EXPECT_THAT(complaint([](json& list) { list[0]["most_rows"] = 0; }),
+              HasSubstr("most_rows of 0 is of any number of rows"));
+  EXPECT_EQ(complaint([](json& list) {
+              list.erase(1);
+              list[0]["most_rows"] = 0;
+            }),
+            "nothing");
 }
 
 }  // namespace

@@ -367,12 +367,13 @@ Status CheckRanks(const Layout& layout, int num_ranks) {
   if (layout.num_ranks() == num_ranks) return {};
   if (num_ranks == 1) {
     return Error{fmt::format(
-        "the layout {} needs {} ranks, and this is one process: start it with mpirun -n {}",
+        "the layout {} needs {} ranks, and this is one process: start it with mpirun -n {} "
+        "--bind-to none",
         ToText(layout), layout.num_ranks(), layout.num_ranks())};
   }
   return Error{fmt::format(
-      "the layout {} needs {}, and {} were started: start it with mpirun -n {}, or use for "
-      "instance --layout {} or --layout attention=tp{},experts=tp{}",
+      "the layout {} needs {}, and {} were started: start it with mpirun -n {} --bind-to none, or "
+      "use for instance --layout {} or --layout attention=tp{},experts=tp{}",
       ToText(layout), FormatCount(static_cast<uint64_t>(layout.num_ranks()), "rank"), num_ranks,
       layout.num_ranks(), ToText(DefaultLayout(num_ranks)), num_ranks, num_ranks)};
 }

@@ -152,7 +152,8 @@ TEST(LayoutText, LayersMayBeOnDifferentRanks) {
   EXPECT_THAT(complaint(), HasSubstr("never rounded (bf16): use --wire f32"));
   plan.wire = Wire::kF32;
   plan.pipeline.chunks = 2;
-  EXPECT_THAT(complaint(), HasSubstr("leave --pipeline out, and give --micro-batches"));
+  EXPECT_THAT(complaint(),
+              HasSubstr("give --pipeline 1 (chunks of the plan's pipeline), and --micro-batches"));
   plan.pipeline.chunks = 1;
   plan.experts_in_memory = 3;
   EXPECT_THAT(complaint(), HasSubstr("experts of all layers"));

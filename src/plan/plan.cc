@@ -220,7 +220,6 @@ Status ReadWeights(const std::string& name, Plan* plan) {
 
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
-  if (key == "made_for") return ReadMadeFor(value, plan);
   if (key == "lines") return Assign(LaneLinesFromJson(value), &plan->lines);
   if ((key == "predicted" && value.is_object()) || (key == "alternatives" && value.is_array())) {
     return {};
@@ -371,7 +370,8 @@ Status CheckStages(const Plan& plan) {
   if (plan.pipeline.chunks > 1 || plan.auto_pipeline) {
     return Error{
         "experts are not cut into chunks where each rank has some of the layers, since nothing of "
-        "a layer goes between ranks: leave --pipeline out, and give --micro-batches"};
+        "a layer goes between ranks: give --pipeline 1 (chunks of the plan's pipeline), and "
+        "--micro-batches"};
   }
   if (Rounds(plan.wire)) {
     return Error{fmt::format(
@@ -398,7 +398,8 @@ Status CheckLayout(const Plan& plan) {
       (plan.changes_layout() || pipeline.chunks > 1 || plan.auto_pipeline)) {
     return Error{
         "slices of shared experts are of layouts with the same experts in both phases, and without "
-        "chunks: leave --decode-experts (decode in the plan) and --pipeline out, or shared="};
+        "chunks: leave --decode-experts (decode in the plan) out and give --pipeline 1 (chunks of "
+        "the plan's pipeline), or leave shared= out"};
   }
   if (!plan.lines.empty() &&
       !(plan.layout.disaggregates && StrategyOf(pipeline) == DisaggregatedStrategy::kFine)) {
@@ -424,10 +425,10 @@ Status CheckLayout(const Plan& plan) {
         "the number of chunks is not chosen automatically where attention and experts are on "
         "different ranks: give it, for instance --pipeline 2:tokens"};
   }
-  if (pipeline.chunks > 1 && pipeline.cut == strategy::ChunkCut::kExperts) {
+  if (pipeline.cut == strategy::ChunkCut::kExperts) {
     return Error{fmt::format(
         "chunks are cut by tokens where attention and experts are on different ranks: use "
-        "--pipeline {}:tokens",
+        "--pipeline {}:tokens (\"cut\": \"tokens\" in the plan's pipeline)",
         pipeline.chunks)};
   }
   if (!pipeline.overlap) {
@@ -458,11 +459,19 @@ Status ParsePipeline(std::string_view text, Plan* plan) {
   return {};
 }
 
-Status CheckPipeline(const strategy::Pipeline& pipeline) {
+Status CheckPipeline(const Plan& plan) {
+  const strategy::Pipeline& pipeline = plan.pipeline;
   if (!pipeline.cuts.empty()) {
     if (Status fit = CheckCuts(pipeline); !fit) return fit;
   }
-  if (pipeline.overlap || pipeline.micro_batches == 1) return {};
+  if (pipeline.overlap) return {};
+  if (plan.auto_pipeline) {
+    return Error{
+        "chunks are chosen by what they let overlap, which is nothing with --no-overlap (overlap "
+        "of the plan's pipeline): give their number, for instance --pipeline 1 (chunks of the "
+        "plan's pipeline), or allow overlap"};
+  }
+  if (pipeline.micro_batches == 1) return {};
   return Error{
       fmt::format("{} micro-batches without overlap only cost time: one computes while "
                   "another one exchanges; choose 1, or allow overlap",
@@ -538,8 +547,12 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
                              object["version"].dump(), kVersion)};
   }
   Plan plan = {.layout = default_layout};
+  if (object.contains("made_for")) {
+    if (Status read = ReadMadeFor(object["made_for"], &plan); !read) return read.error();
+    plan.layout = DefaultLayout(plan.made_for->num_ranks);
+  }
   for (const auto& [key, value] : object.items()) {
-    if (key == "version" || key == "decode" || key == "strategy") continue;
+    if (key == "version" || key == "made_for" || key == "decode" || key == "strategy") continue;
     if (Status read = ReadMember(key, value, &plan); !read) return read.error();
   }
   if (object.contains("decode")) {
@@ -548,7 +561,7 @@ Result<Plan> PlanFromJson(const json& object, const strategy::Layout& default_la
   if (object.contains("strategy")) {
     if (Status read = ReadStrategy(object["strategy"], &plan); !read) return read.error();
   }
-  if (Status makes_sense = CheckPipeline(plan.pipeline); !makes_sense) return makes_sense.error();
+  if (Status makes_sense = CheckPipeline(plan); !makes_sense) return makes_sense.error();
   if (Status can = CheckDiskFields(plan); !can) return can.error();
   if (Status fits = CheckLayout(plan); !fits) return fits.error();
   if (plan.made_for && plan.layout.num_ranks() > plan.made_for->num_ranks) {

@@ -196,8 +196,9 @@ Result<GemmChoice> GemmFromName(std::string_view name);
 // "4", "auto", "4:experts": chunks and what is cut.
 Status ParsePipeline(std::string_view text, Plan* plan);
 
-// Errors: micro-batches that may not overlap; cuts that are not those of its chunks.
-Status CheckPipeline(const strategy::Pipeline& pipeline);
+// Errors: micro-batches, or chunks that are chosen automatically, without overlap; cuts that are
+// not those of its chunks.
+Status CheckPipeline(const Plan& plan);
 
 // 16 hexadecimal digits that tell models apart by their config.json, whatever its blanks and the
 // order of its keys.
@@ -209,9 +210,10 @@ Status CheckMadeFor(const Plan& plan, const std::string& model_hash, int num_ran
 
 // One object, with "version": 1.
 nlohmann::ordered_json ToJson(const Plan& plan);
-// What the object leaves out is as in Plan, and the layout `default_layout`. "predicted" (an
-// object) and "alternatives" (a list) are what was foreseen when the plan was made; they decide
-// nothing. Errors: another version, values out of range, keys that are not known.
+// What the object leaves out is as in Plan, and the layout that of as many ranks as it was made
+// for, or `default_layout` where it does not say that. "predicted" (an object) and "alternatives"
+// (a list) are what was foreseen when the plan was made; they decide nothing. Errors: another
+// version, values out of range, keys that are not known.
 Result<Plan> PlanFromJson(const nlohmann::json& object,
                           const strategy::Layout& default_layout = {});
 Result<Plan> ReadPlan(const std::string& path, const strategy::Layout& default_layout = {});

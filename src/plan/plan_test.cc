@@ -41,6 +41,17 @@ TEST(Plan, WithoutALayoutHasTheOneOfTheRanksThatRunIt) {
   EXPECT_EQ(decode->decode->expert_tp, 2);
 }
 
+TEST(Plan, WithoutALayoutHasTheOneOfTheRanksThatItWasMadeFor) {
+  const char* text = R"({"version": 1, "made_for": {"model": "0123456789abcdef", "ranks": 4},)"
+                     R"( "decode": {"experts": "tp4"}})";
+  for (const int num_started : {1, 2, 8}) {
+    const Result<Plan> plan = PlanFromJson(nlohmann::json::parse(text), DefaultLayout(num_started));
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->layout, DefaultLayout(4));
+    EXPECT_EQ(plan->decode->expert_tp, 4);
+  }
+}
+
 TEST(Plan, SaysWhereChunksOfExpertsEnd) {
   const auto read = [](const std::string& pipeline) {
     return PlanFromJson(nlohmann::json::parse(R"({"version": 1, "pipeline": {)" + pipeline + "}}"));
@@ -74,7 +85,8 @@ TEST(Plan, IsReadAsItIsWritten) {
           Plan plan;
           plan.layout = strategy::Layout{
               .attention_tp = 2, .attention_dp = 3, .expert_ep = 6, .expert_tp = 1};
-          plan.pipeline = {.chunks = is_auto ? 1 : 4, .cut = cut, .overlap = !is_auto};
+          plan.pipeline = {
+              .chunks = is_auto ? 1 : 4, .cut = cut, .overlap = is_auto || wire != Wire::kF32};
           plan.auto_pipeline = is_auto;
           plan.wire = wire;
           plan.gemm = gemm;
@@ -314,6 +326,11 @@ TEST(Plan, HasMicroBatchesThatMayOverlap) {
   EXPECT_NE(alone.error().message.find("without overlap"), std::string::npos);
 }
 
+TEST(Plan, ChoosesNoChunksWithoutOverlap) {
+  EXPECT_THAT(Complaint(R"({"version": 1, "pipeline": {"chunks": "auto", "overlap": false}})"),
+              AllOf(HasSubstr("--no-overlap"), HasSubstr("--pipeline 1")));
+}
+
 TEST(Plan, SaysFromHowManyTokensOnStepsAreCut) {
   const Result<Plan> plan =
       PlanFromJson({{"version", 1}, {"pipeline", {{"micro_batches", 3}, {"from_tokens", 64}}}});
@@ -411,6 +428,7 @@ TEST(Plan, RefusesWhatRanksWithExpertsAloneDoNotHave) {
       {{{"strategy", "pppipe"}, {"pipeline", {{"order", "aass"}}}}, "no order aass"},
       {{{"pipeline", {{"chunks", "auto"}}}}, "not chosen automatically"},
       {{{"pipeline", {{"chunks", 3}, {"cut", "experts"}}}}, "use --pipeline 3:tokens"},
+      {{{"pipeline", {{"cut", "experts"}}}}, "use --pipeline 1:tokens"},
       {{{"pipeline", {{"overlap", false}}}}, "--no-overlap is of layouts without"},
       {{{"decode", {{"experts", "tp2"}}}}, "the same ones in decode"},
   };

@@ -89,7 +89,7 @@ Status CheckConstraints(const PlanQuestion& question) {
     }
   }
   if (constraints.wire) plan.wire = *constraints.wire;
-  if (Status sense = plan::CheckPipeline(plan.pipeline); !sense) return sense;
+  if (Status sense = plan::CheckPipeline(plan); !sense) return sense;
   return plan.layout.disaggregates ? Status() : plan::CheckLayout(plan);
 }
 

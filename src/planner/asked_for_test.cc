@@ -67,7 +67,8 @@ TEST(CheckConstraints, SayWhatALayoutCannotHave) {
   EXPECT_THAT(ErrorOf(asked), HasSubstr("use --wire f32"));
   constraints.wire.reset();
   constraints.pipeline = kFourChunksOfExperts;
-  EXPECT_THAT(ErrorOf(asked), HasSubstr("give --micro-batches"));
+  EXPECT_THAT(ErrorOf(asked),
+              HasSubstr("give --pipeline 1 (chunks of the plan's pipeline), and --micro-batches"));
   constraints.layout = strategy::Layout{.attention_dp = 2, .expert_tp = 2, .divides_shared = true};
   EXPECT_THAT(ErrorOf(asked), HasSubstr("slices of shared experts"));
   constraints.pipeline.reset();

@@ -256,7 +256,8 @@ TEST(PlanSearch, WhatIsNotKnownNamesTheCommandThatMeasuresIt) {
   const auto unknown = std::ranges::find_if(
       answer.candidates, [](const Candidate& one) { return one.setup.num_ranks == 4; });
   ASSERT_NE(unknown, answer.candidates.end());
-  EXPECT_THAT(unknown->reason, HasSubstr("mpirun -n 4 convene measure --steps bf16"));
+  EXPECT_THAT(unknown->reason,
+              HasSubstr("mpirun -n 4 --bind-to none convene measure --steps bf16"));
   asked.question.formats = {"int8"};
   EXPECT_THAT(ErrorOf(asked), HasSubstr("convene measure --steps int8"));
 }

@@ -4,11 +4,12 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "strategy/kv_block_tokens.h"
 
 namespace convene::planner {
 namespace {
 
-constexpr int kKvBlockTokens = 64;  // as device/step_inputs.h's
+using strategy::kKvBlockTokens;
 
 // That hold the sequence when the step has ended.
 double BlocksAfter(const strategy::SequenceRows& sequence) {

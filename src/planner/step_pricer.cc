@@ -165,7 +165,8 @@ std::vector<cost::MachineState> MeasuredSource::RankStatesOf(const RankSetup& se
 std::string HowToMeasure(int num_ranks, std::string_view weights) {
   const std::string measure = fmt::format("convene measure --steps {}", weights);
   return fmt::format("measure them with: {}{}",
-                     num_ranks > 1 ? fmt::format("mpirun -n {} ", num_ranks) : "", measure);
+                     num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none ", num_ranks) : "",
+                     measure);
 }
 
 }  // namespace convene::planner

@@ -69,6 +69,7 @@ std::string Label(const Task& task) {
   std::string text(Name(task.kind));
   if (task.encoder) text += " encoder";
   if (task.layer >= 0) text += fmt::format(" L{}", task.layer);
+  if (task.block == Block::kCross) text += " cross";
   if (task.block == Block::kDense) text += " dense";
   if (task.micro_batch >= 0) text += fmt::format(" m{}", task.micro_batch);
   if (task.chunk >= 0) text += fmt::format(" c{}", task.chunk);

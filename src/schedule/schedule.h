@@ -16,12 +16,14 @@ namespace convene::schedule {
 // how fast a task runs depends on what it shares (simulate/).
 enum class LaneKind {
   kCompute,
-  kHost,     // the CPU beside a device, or a share of the cores
-  kSend,     // what leaves: dispatch, hidden states, device to host
-  kReceive,  // what returns: combine
-  kLoad,     // pinned memory (or disk) to the device
-  kStore,    // device to pinned memory (or disk)
-  kStage,    // pageable to pinned memory
+  kHost,  // the CPU beside a device, or a share of the cores
+  // Collectives alone. kReceive has what returns (combine) and, where ranks have some of the layers
+  // each, every other passing of rows; kSend has all others.
+  kSend,
+  kReceive,
+  kLoad,   // pinned memory (or disk) to the device, and back where keys and values are spilled
+  kStore,  // device to pinned memory (or disk)
+  kStage,  // pageable to pinned memory
 };
 inline constexpr int kNumLaneKinds = 7;
 
@@ -171,7 +173,7 @@ std::string_view Name(SizeKind kind);  // "rows"
 bool IsCollective(TaskKind kind);
 bool IsCommunication(TaskKind kind);  // a collective, or a copy between tiers
 
-// "experts L3 m1 c2": kind and coordinates, without the rank.
+// "experts L3 m1 c2", "attention L3 cross": kind and coordinates, without the rank.
 std::string Label(const Task& task);
 
 // Errors: a rank, lane or dependency that is not there, a task that waits for a later one of its

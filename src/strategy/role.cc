@@ -124,12 +124,6 @@ void Roles::DivideLayers() {
   expert_ranks_ = {num_ranks() - 1};
 }
 
-int Roles::StageOf(int layer, int num_layers) const {
-  int rank = 0;
-  while (num_stages() > 1 && !roles_[rank].stage.HasLayer(layer, num_layers)) ++rank;
-  return rank;
-}
-
 Roles Roles::SeenFrom(int rank) const {
   Roles seen = *this;
   if (num_stages() == 1) return seen;

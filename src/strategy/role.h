@@ -166,7 +166,6 @@ class Roles {
   bool are_whole() const { return !layout_.disaggregates; }
   // Ranks that have some layers each, one behind the other; 1: all ranks have all layers.
   int num_stages() const { return layout_.stages; }
-  int StageOf(int layer, int num_layers) const;
   // As the rank of one stage sees them: it has attention and experts, and the others neither. With
   // one stage: as they are.
   Roles SeenFrom(int rank) const;

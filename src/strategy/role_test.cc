@@ -124,7 +124,10 @@ TEST(Roles, OfStagesHaveSomeOfTheLayersEach) {
   EXPECT_EQ(roles.of(1).stage.LayersOf(10), (Part{2, 5}));
   EXPECT_EQ(roles.of(2).stage.LayersOf(10), (Part{7, 3}));
   for (int layer = 0; layer < 10; ++layer) {
-    EXPECT_EQ(roles.StageOf(layer, 10), layer < 2 ? 0 : layer < 7 ? 1 : 2);
+    const int stage = layer < 2 ? 0 : layer < 7 ? 1 : 2;
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(roles.of(rank).stage.HasLayer(layer, 10), rank == stage);
+    }
   }
   // The head is where it always is, its rows come from the last stage.
   EXPECT_TRUE(roles.of(0).has_head());

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <optional>
 
+#include "strategy/kv_block_tokens.h"
+
 namespace convene::strategy {
 
 using schedule::Constant;
@@ -15,9 +17,6 @@ namespace {
 
 // Rows of other ranks are told apart by so little: an expert's number and weight, and how many.
 constexpr double kPairBytes = 6;
-
-// Positions in a block of the KV cache (device/step_inputs.h).
-constexpr double kKvBlockTokens = 64;
 
 Size Of(SizeKind kind, int rank) { return {.kind = kind, .from = rank}; }
 

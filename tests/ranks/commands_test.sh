@@ -55,6 +55,18 @@ for line in "single 2 1 rank" "pair 3 2 ranks"; do
   grep -q "^the plan is for $used, and $started were started: the last one waits" "$work/err" || fail "fewer ranks: $(cat "$work/err")"
 done
 
+# Whatever mpirun binds ranks to, they divide what they have together, and say where mpirun has more.
+if [ "$(lscpu -p=core,socket | grep -v '^#' | sort -u | wc -l)" -ge 2 ] && [ "$(nproc)" -ge 2 ]; then
+  for line in "2 core 2" "2 none [0-9]*" "1 core 1"; do
+    read -r started binding threads <<<"$line"
+    timeout 120 "$mpiexec" -n "$started" --bind-to "$binding" "$convene" bench models/demo -p 8 -n 2 --batch 1 --repeat 1 --no-peaks \
+      --plan "$work/single.json" >"$work/out" 2>"$work/err" || fail "bound to $binding: $(tail -1 "$work/err")"
+    grep -q ", $threads threads*, " "$work/out" || fail "$started ranks bound to $binding: $(cat "$work/out")"
+    notes=$(grep -c '^the ranks of this host are bound to' "$work/err" || true)
+    case $line in 2\ none*) [ "$notes" = 0 ] ;; 1\ core*) [ "$notes" = 1 ] ;; esac || fail "$started ranks bound to $binding: $(cat "$work/err")"
+  done
+fi
+
 # What a plan says of weights and threads holds where options do not say otherwise, and these are named.
 echo '{"version": 1, "weights": "int8", "threads": 1}' >"$work/int8.json"
 "$convene" bench models/demo -p 8 -n 2 --batch 1 --repeat 1 --plan "$work/int8.json" >"$work/out" 2>"$work/err" || fail "bench --plan"
