@@ -276,7 +276,7 @@ class Runner {
     TrialRun run;
     // Every run has tokens of its own: several plans may have the same weights, and the experts
     // that one has just chosen are in a cache.
-    const uint64_t first = kDecodeSteps * num_runs_++;
+    const uint64_t first = (kDecodeSteps + 1) * num_runs_++;
     const cost::ReferenceSpeed before = reference.Measure(group_);
     // Ranks are not through with that at the same time, and a step would be as long as the wait.
     group_.Barrier("trying plans");
@@ -288,13 +288,16 @@ class Runner {
         ChangePhase(ready, step.phase());
         run.transition_seconds += SecondsAfter(start);
       }
-      const int count = is_decode ? kDecodeSteps : 1;
-      double seconds = 0;
-      for (int i = 0; i < count; ++i) {
-        seconds += RunStep(ready, step, first + static_cast<uint64_t>(i));
-      }
+      double seconds = RunStep(ready, step, first);
       if (is_decode) {
-        run.decode_seconds = seconds / count;
+        // The first one behind prompts, or behind a change of the experts' division, takes longer
+        // than the many behind it: what it takes more counts once, where there was a change.
+        const double of_first = std::exchange(seconds, 0);
+        for (uint64_t i = 1; i <= kDecodeSteps; ++i) seconds += RunStep(ready, step, first + i);
+        run.decode_seconds = seconds / kDecodeSteps;
+        if (question_.plans[index].changes_layout()) {
+          run.transition_seconds += std::max(0.0, of_first - run.decode_seconds);
+        }
       } else {
         run.prefill_seconds += step.count() * seconds;
       }
