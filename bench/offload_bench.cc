@@ -28,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/median.h"
 #include "bench/results_file.h"
 #include "cost/rates.h"
 #include "device/cpu/cpu_device.h"
@@ -74,12 +75,6 @@ struct Options {
   std::string trace;
   std::string json;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/results_file.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "evaluate/try_plans.h"
@@ -81,8 +82,9 @@ Status Run(const Options& options) {
   Result<std::unique_ptr<comm::Group>> group = comm::Connect();
   if (!group) return group.error();
   const Result<evaluate::TrialQuestion> question = QuestionOf(options);
-  const Status read = question ? Status() : Status(question.error());
-  if (Status all = comm::AgreeOnSuccess(**group, read); !all) return all;
+  Status ready = question ? Status() : Status(question.error());
+  if (ready && (*group)->rank() == 0) ready = CheckResultsFile(options.json);
+  if (Status all = comm::AgreeOnSuccess(**group, ready); !all) return all;
   const Result<evaluate::Trials> trials = evaluate::TryPlans(**group, options.model, *question);
   if (!trials) return trials.error();
   if ((*group)->rank() != 0) return {};
@@ -93,10 +95,7 @@ Status Run(const Options& options) {
   for (const evaluate::TriedPlan& plan : trials->plans) {
     json["plans"].push_back(ToJson(plan, options.gen_tokens));
   }
-  std::ofstream out(options.json);
-  out << json.dump(1) << "\n";
-  out.close();
-  return out ? Status() : Error{fmt::format("{} could not be written", options.json)};
+  return WriteResultsFile(options.json, json.dump(1) + "\n");
 }
 
 int Main(int argc, char** argv) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/median.h"
 #include "cost/link_seconds.h"
 #include "cost/prices.h"
 #include "drawing/step_figures.h"
@@ -16,14 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using runtime::RecordedStep;
-
-// The mean of the two where two are in the middle; 0 of none.
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 // The round of the median, and of the upper one of two in the middle: one that was measured.
 size_t MedianRound(const std::vector<double>& seconds) {
@@ -94,7 +87,7 @@ Json Sections(const std::vector<drawing::StepFigures>& figures) {
     const auto median = [&](double drawing::SectionFigures::*member) {
       std::vector<double> values;
       for (const drawing::StepFigures& step : figures) values.push_back(step.sections[i].*member);
-      return MedianOf(std::move(values));
+      return Median(std::move(values));
     };
     using drawing::SectionFigures;
     sections[std::string(schedule::Name(figures.front().sections[i].kind))] = {
@@ -127,10 +120,10 @@ struct Ratios {
 
   Json ToJson() const {
     return {{"rounds", waiting.size()},
-            {"waiting_share", MedianOf(waiting)},
+            {"waiting_share", Median(waiting)},
             {"rounds_with_first", speedup.size()},
-            {"speedup", MedianOf(speedup)},
-            {"of_flat", MedianOf(of_flat)}};
+            {"speedup", Median(speedup)},
+            {"of_flat", Median(of_flat)}};
   }
 };
 
@@ -166,14 +159,14 @@ Json FiguresOf(const Repeated& repeated) {
   }
   const RecordedStep& median_step = repeated.steps[MedianRound(seconds)];
   const auto simulated = SimulateOthers(repeated.steps, median_step);
-  return {{"median_s", MedianOf(seconds)},
+  return {{"median_s", Median(seconds)},
           {"least_s", *std::min_element(seconds.begin(), seconds.end())},
           {"most_s", *std::max_element(seconds.begin(), seconds.end())},
           {"all_rounds", all.ToJson()},
           {"even_rounds", even.ToJson()},
           {"replayed_s", simulated ? simulated->seconds() : 0},
           {"task_errors", simulated ? TaskErrors(median_step, *simulated) : Json::object()},
-          {"not_computing_share", MedianOf(idle)},
+          {"not_computing_share", Median(idle)},
           {"sections", Sections(figures)}};
 }
 

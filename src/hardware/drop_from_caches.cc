@@ -9,25 +9,7 @@ namespace {
 
 constexpr size_t kCacheLineBytes = 64;
 
-// Lines in any order: ten times as fast as the other one.
-[[gnu::target("clflushopt")]] void DropInAnyOrder(std::span<const std::byte> bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  for (uintptr_t line = address & ~(kCacheLineBytes - 1); line < address + bytes.size();
-       line += kCacheLineBytes) {
-    __builtin_ia32_clflushopt(reinterpret_cast<void*>(line));
-  }
-  __builtin_ia32_sfence();
-}
-
-void DropInOrder(std::span<const std::byte> bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
-  for (uintptr_t line = address & ~(kCacheLineBytes - 1); line < address + bytes.size();
-       line += kCacheLineBytes) {
-    __builtin_ia32_clflush(reinterpret_cast<const void*>(line));
-  }
-  __builtin_ia32_mfence();
-}
-
+// CLFLUSHOPT, which takes lines in any order and less than a tenth of the time of CLFLUSH.
 bool CanDropInAnyOrder() {
   constexpr unsigned kFeatures = 7;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -38,8 +20,17 @@ bool CanDropInAnyOrder() {
 }  // namespace
 
 void DropFromCaches(std::span<const std::byte> bytes) {
-  static const bool can_drop_in_any_order = CanDropInAnyOrder();
-  return can_drop_in_any_order ? DropInAnyOrder(bytes) : DropInOrder(bytes);
+  static const bool in_any_order = CanDropInAnyOrder();
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  for (uintptr_t line = address & ~(kCacheLineBytes - 1); line < address + bytes.size();
+       line += kCacheLineBytes) {
+    if (in_any_order) {
+      asm volatile("clflushopt (%0)" : : "r"(line) : "memory");
+    } else {
+      asm volatile("clflush (%0)" : : "r"(line) : "memory");
+    }
+  }
+  asm volatile("mfence" : : : "memory");  // until all are gone
 }
 
 }  // namespace convene::hardware

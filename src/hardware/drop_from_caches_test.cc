@@ -11,7 +11,7 @@ namespace convene::hardware {
 namespace {
 
 // Whatever was in a cache alone is in memory then; an empty span, and one that begins and ends
-// within a line, are no others.
+// within a line, do no harm. That lines are gone only a time would tell, which no test asserts.
 TEST(DropFromCaches, LosesNothing) {
   std::vector<uint32_t> values(100'003);
   std::iota(values.begin(), values.end(), 7);
