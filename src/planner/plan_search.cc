@@ -511,7 +511,9 @@ std::string Describe(const Candidate& candidate) {
                         FormatCount(static_cast<uint64_t>(plan.cut_from_tokens), "token"));
   }
   if (!plan.pipeline.overlap) text += ", no overlap";
-  if (plan.comm_budget > 0) text += fmt::format(", {} left to exchanges", plan.comm_budget);
+  if (plan.comm_budget > 0) {
+    text += fmt::format(", {} multiprocessors or threads left to exchanges", plan.comm_budget);
+  }
   if (plan::Rounds(plan.wire)) {
     text += fmt::format(", {} between ranks", plan::Name(plan.wire));
   }
