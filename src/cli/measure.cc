@@ -134,6 +134,9 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
       FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
       FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
       costs.reference.read_bytes_per_second / 1e9, 1e3 * costs.step_once, table.Format());
+  text += fmt::format(
+      "whole steps of models that were left out: 90 % within {:.2f} times what these errors say\n",
+      costs.interval_stretch);
   if (costs.num_ranks > 1) {
     const double per_byte = costs.exchange.lasting_seconds_per_byte();
     text +=

@@ -17,6 +17,7 @@
 #include "cli/planned_question.h"
 #include "cli/text_table.h"
 #include "cli/verify_plan.h"
+#include "cost/fit_step_costs.h"
 #include "cost/refine_costs.h"
 #include "drawing/constant_amount.h"
 #include "engine/plan_question.h"

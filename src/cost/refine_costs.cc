@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/fit_step_costs.h"
 #include "cost/measured_kind.h"
 #include "schedule/activity_graph.h"
 

@@ -1,6 +1,5 @@
-// What the tasks of steps cost on a machine and its links, fitted to steps that ran there, and
-// prices of a schedule by that. Steps of models that were invented for measuring give the costs;
-// the models that are then predicted had no part in it.
+// What the tasks of steps cost on a machine and its links, and prices of a schedule by that.
+// fit_step_costs.h makes such costs of steps that ran.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +14,9 @@
 #include "cost/prices.h"
 #include "cost/sizes.h"
 #include "cost/task_cost.h"
-#include "schedule/timeline.h"
+#include "schedule/schedule.h"
 
 namespace convene::cost {
-
-// Shorter tasks have nothing to do: reading the clock takes longer.
-inline constexpr double kLeastTaskSeconds = 2e-7;
 
 // What a collective moves.
 struct MovedBytes {
@@ -94,6 +90,9 @@ struct StepCosts {
   std::optional<HeldOut> exchange_held_out = {};
   // Of whole steps whose exchanges run beside computation; they had no part in the costs of tasks.
   std::optional<HeldOut> overlapped_held_out = {};
+  // How many times as wide as these errors make it the interval of a whole step has to be
+  // (StepErrors::stretch), by steps of models that had no part in what predicted them.
+  double interval_stretch = 1;
 
   bool operator==(const StepCosts& other) const;
 
@@ -132,43 +131,6 @@ TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight);
 // Whether it loads experts while the step that it is part of goes on: it then takes longer than its
 // cost, and computation does.
 bool LoadsBeside(const schedule::Task& task);
-
-// A step that ran to be measured, several times. What it points to outlives it.
-struct SampledStep {
-  const schedule::Schedule* schedule = nullptr;
-  Sizes sizes;
-  std::vector<schedule::Timeline> timelines;  // by round
-  std::vector<MachineState> states;           // likewise
-  bool overlaps = false;                      // exchanges ran beside computation
-  int fold = 0;                               // as TaskSample's
-};
-
-// A collective lasts from when its last rank has come to it until all ranks are through with it.
-// This is so when it is measured, when it is simulated, and in tables. Below 0: a task did not run.
-double CollectiveSeconds(const schedule::Timeline& timeline,
-                         std::span<const schedule::TaskId> tasks);
-
-// Whether a rank computed while it was in the collective. Then it does not wait for it, and is
-// through with it when it looks. What a rank computes that is through already counts for nothing:
-// on a slow link the one that sends is through long before the one that receives.
-bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Timeline& timeline,
-                          std::span<const schedule::TaskId> tasks);
-
-struct FitOptions {
-  double unevenness = 0;    // as ExchangeCost's, which was measured by itself
-  bool validates = true;    // with errors at held-out points, which take most of the time
-  bool is_of_plan = false;  // as ExchangeCost's: the steps are one plan's, which is priced by them
-};
-
-// Kinds that did not run have no cost. The number of ranks, of threads and the format are the
-// caller's to set.
-StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed& reference,
-                       const FitOptions& options = {});
-
-// What a byte that is sent beside computation takes of a core, from those of `steps` that overlap;
-// `costs` say all else. Without `left_out` (null: none), so that it can be tried on that step.
-double CoreSecondsPerByte(std::span<const SampledStep> steps, StepCosts costs,
-                          const SampledStep* left_out);
 
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
 // the cores; what is read from a disk takes its rate and nothing of the cores. Precondition: all

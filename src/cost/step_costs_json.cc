@@ -115,6 +115,7 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
   if (costs.overlapped_held_out) {
     json["overlapped_steps"] = HeldOutToJson(*costs.overlapped_held_out);
   }
+  if (costs.interval_stretch != 1) json["interval_stretch"] = costs.interval_stretch;
   nlohmann::ordered_json exchanges = nlohmann::ordered_json::object();
   for (size_t kind = 0; kind < costs.held_out.size(); ++kind) {
     const auto name = static_cast<TaskKind>(kind);
@@ -232,6 +233,13 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   }
   if (json.contains("overlapped_steps")) {
     costs.overlapped_held_out = HeldOutFromJson(json["overlapped_steps"]);
+  }
+  if (json.contains("interval_stretch")) {
+    if (!IsCostNumber(json, "interval_stretch", kMostFactor)) {
+      return Error{fmt::format("costs of steps have an \"interval_stretch\" that is not from 0 to {}",
+                               kMostFactor)};
+    }
+    costs.interval_stretch = json["interval_stretch"].get<double>();
   }
   if (exchange.contains("kinds") && exchange["kinds"].is_object()) {
     for (const auto& [name, held_out] : exchange["kinds"].items()) {

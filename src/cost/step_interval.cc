@@ -44,7 +44,8 @@ StepErrors ErrorsOf(const StepCosts& costs) {
     return held_out ? ErrorRange{.low = held_out->low, .high = held_out->high} : ErrorRange{};
   };
   StepErrors errors{.exchanges = range(costs.exchange_held_out),
-                    .overlapped = range(costs.overlapped_held_out)};
+                    .overlapped = range(costs.overlapped_held_out),
+                    .stretch = costs.interval_stretch};
   for (size_t kind = 0; kind < errors.by_kind.size(); ++kind) {
     errors.by_kind[kind] = range(costs.held_out[kind]);
   }
@@ -53,7 +54,8 @@ StepErrors ErrorsOf(const StepCosts& costs) {
 
 Interval IntervalOf(const Outline& step, const StepErrors& errors) {
   const double spread =
-      SpreadOf(step.by_kind, step.overlapped_seconds, errors) * (1 + step.extrapolated_share);
+      SpreadOf(step.by_kind, step.overlapped_seconds, errors) * errors.stretch *
+      (1 + step.extrapolated_share);
   const double high = step.seconds + spread;
   // As many times shorter as it may be longer: no step takes nothing.
   return {.low = high > 0 ? step.seconds * step.seconds / high : 0, .high = high};

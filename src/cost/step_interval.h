@@ -31,6 +31,10 @@ struct StepErrors {
   std::array<ErrorRange, schedule::kNumTaskKinds> by_kind = {};  // of exchanges: by `exchanges`
   ErrorRange exchanges = {};   // of all kinds: one curve prices them
   ErrorRange overlapped = {};  // of whole steps whose exchanges run beside computation
+  // Times which intervals of steps are as wide as all that makes them. Tasks of another model are
+  // farther from those that were measured than such tasks are from each other, and kinds are not
+  // quite independent of each other.
+  double stretch = 1;
 };
 
 // Those at points that were held out. What was not measured is taken to be right.
@@ -46,13 +50,14 @@ struct Outline {
 
 // Nine steps in ten should lie in it, on a machine as fast as when it was measured. Tasks of one
 // kind are wrong in the same way, kinds are wrong independently of each other, and where exchanges
-// run beside computation whole steps are as wrong as such steps were. What is extrapolated widens
-// it in proportion. It contains what is predicted, and reaches as many times below it as above: an
+// run beside computation whole steps are as wrong as such steps were. All that is stretched. What
+// is extrapolated widens it in proportion. It contains what is predicted, and reaches as many times below it as above: an
 // error that was nearly always of one sign is not taken for a gain.
 Interval IntervalOf(const Outline& step, const StepErrors& errors);
 
-// Of how many seconds longer the first takes than the second. What both have in common is wrong in
-// both, and counts for nothing.
+// Of how many seconds longer the first takes than the second, both of one model. What both have in
+// common is wrong in both, and counts for nothing; what is wrong because the model is another one
+// than those that were measured is in both, so that nothing is stretched.
 Interval IntervalOfDifference(const Outline& first, const Outline& second,
                               const StepErrors& errors);
 

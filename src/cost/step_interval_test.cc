@@ -34,6 +34,17 @@ TEST(StepInterval, KindsAreWrongIndependentlyOfEachOther) {
   EXPECT_NEAR(both.high, 5.5 + 0.5, 1e-12);
 }
 
+TEST(StepInterval, OfAStepIsStretchedAndOfADifferenceNot) {
+  StepCosts costs = Measured();
+  costs.interval_stretch = 2;
+  const Interval step = IntervalOf(StepOfTasks(10, 0, false), ErrorsOf(costs));
+  EXPECT_NEAR(step.high, 12, 1e-12);
+  EXPECT_NEAR(step.low, 10 / 1.2, 1e-12);
+  const Interval difference = IntervalOfDifference(
+      StepOfTasks(10, 5, false), StepOfTasks(10, 4, false), ErrorsOf(costs));
+  EXPECT_NEAR(difference.high, 1 + 0.2, 1e-12);
+}
+
 TEST(StepInterval, AnErrorOfOneSignIsNotTakenForAGain) {
   StepCosts costs = Measured();
   costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = {.low = 0.2, .high = 0.4};

@@ -91,6 +91,10 @@ class TaskCost {
   static double BestSensitivity(std::span<const TaskSample> samples, double balance);
 
   double Seconds(const TaskParts& parts, const MachineState& state = {}) const;
+  // Those of them that go with the cores; the others go with memory.
+  double SecondsOfCores(const TaskParts& parts, const MachineState& state = {}) const {
+    return Seconds(parts, {.memory = 0, .compute = state.compute});
+  }
   // More FLOPs, bytes or groups than any sample had, by more than half; or a higher intensity.
   bool Extrapolates(const TaskParts& parts) const;
 

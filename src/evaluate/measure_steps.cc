@@ -14,7 +14,9 @@
 #include "base/version.h"
 #include "comm/agree.h"
 #include "comm/from_rank_zero.h"
+#include "cost/fit_step_costs.h"
 #include "device/cpu/cpu_device.h"
+#include "evaluate/held_out_steps.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/measure_loads.h"
 #include "evaluate/measure_unevenness.h"
@@ -25,8 +27,6 @@
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
-#include "schedule/activity_graph.h"
-#include "simulate/simulate.h"
 
 namespace convene::evaluate {
 namespace {
@@ -93,6 +93,7 @@ std::vector<StepCase> CasesOfSeveralRanks(int num_ranks) {
 // A model under one plan, and the steps that are measured of it.
 struct Trial {
   ModelShape shape;
+  int model = 0;  // the shape's number
   strategy::Layout layout = {};
   strategy::Pipeline pipeline = {};
   std::vector<StepCase> cases;
@@ -100,7 +101,6 @@ struct Trial {
 
 std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const std::vector<ModelShape>& shapes = options.shapes.empty() ? Shapes() : options.shapes;
-  const auto shape = [&](size_t index) { return shapes[index % shapes.size()]; };
   std::vector<StepCase> cases = options.cases;
   if (cases.empty()) cases = num_ranks == 1 ? CasesOfOneRank() : CasesOfSeveralRanks(num_ranks);
   const auto num_cases = static_cast<int>(cases.size());
@@ -110,17 +110,17 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   // Small ones first, since they take least.
   std::ranges::stable_sort(cases, {}, &StepCase::num_tokens);
   std::vector<Trial> trials;
-  const auto add = [&trials](const ModelShape& of, const strategy::Layout& layout,
-                             const strategy::Pipeline& pipeline,
-                             const std::vector<StepCase>& steps) {
+  const auto add = [&](size_t index, const strategy::Layout& layout,
+                       const strategy::Pipeline& pipeline, const std::vector<StepCase>& steps) {
     Trial& trial = trials.emplace_back();
-    trial.shape = of;
+    trial.model = static_cast<int>(index % shapes.size());
+    trial.shape = shapes[index % shapes.size()];
     trial.layout = layout;
     trial.pipeline = pipeline;
     trial.cases = steps;
   };
   if (num_ranks == 1) {
-    for (const ModelShape& each : shapes) add(each, {}, {}, cases);
+    for (size_t i = 0; i < shapes.size(); ++i) add(i, {}, {}, cases);
     return trials;
   }
   const strategy::Pipeline of_tokens{.chunks = 4};
@@ -131,15 +131,15 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const strategy::Layout slices{.attention_dp = num_ranks, .expert_tp = num_ranks};
   const strategy::Layout all{
       .attention_tp = num_ranks, .expert_tp = num_ranks, .divides_head = true};
-  for (const ModelShape& each : shapes) add(each, experts, {}, cases);
-  add(shape(0), all, {}, cases);
-  add(shape(1), slices, {}, cases);
-  add(shape(2), heads, {}, cases);
-  add(shape(0), experts, of_tokens, large);
-  add(shape(1), experts, {.chunks = 8}, large);
-  add(shape(0), experts, of_experts, large);
-  add(shape(2), experts, halves, large);
-  add(shape(0), experts, halves, large);
+  for (size_t i = 0; i < shapes.size(); ++i) add(i, experts, {}, cases);
+  add(0, all, {}, cases);
+  add(1, slices, {}, cases);
+  add(2, heads, {}, cases);
+  add(0, experts, of_tokens, large);
+  add(1, experts, {.chunks = 8}, large);
+  add(0, experts, of_experts, large);
+  add(2, experts, halves, large);
+  add(0, experts, halves, large);
   return trials;
 }
 
@@ -158,6 +158,7 @@ struct CaseRuns {
   std::vector<cost::ReferenceSpeed> speeds;
   std::vector<double> changes;  // of the memory's speed from before the step to after it
   bool overlaps = false;
+  int model = 0;  // of which shape
 };
 
 class StepsRunner {
@@ -250,6 +251,7 @@ class StepsRunner {
       }
       step.overlaps = runs.overlaps;
       step.fold = static_cast<int>(i);
+      step.model = runs.model;
     }
     cost::StepCosts costs = cost::FitStepCosts(steps, reference, {.unevenness = unevenness_});
     costs.num_ranks = group_.size();
@@ -265,33 +267,8 @@ class StepsRunner {
     }
     costs.step_once = std::max(0.0, Median(overheads_));
     costs.overlapped_held_out = TryOnOverlapped(steps, costs);
+    costs.interval_stretch = IntervalStretch(steps, costs);
     return costs;
-  }
-
-  // Whole steps with overlap, simulated at these costs, each without what it said itself of them:
-  // of each the round with the median error.
-  static std::optional<cost::HeldOut> TryOnOverlapped(std::span<const cost::SampledStep> steps,
-                                                      const cost::StepCosts& costs) {
-    std::vector<cost::PredictedSample> samples;
-    for (const cost::SampledStep& step : steps) {
-      if (!step.overlaps) continue;
-      cost::StepCosts of_others = costs;
-      of_others.exchange.core_seconds_per_byte = cost::CoreSecondsPerByte(steps, costs, &step);
-      const schedule::ActivityGraph graph = schedule::BuildActivityGraph(*step.schedule);
-      std::vector<cost::PredictedSample> rounds;
-      for (size_t round = 0; round < step.timelines.size(); ++round) {
-        const cost::Prices prices =
-            cost::PriceSchedule(*step.schedule, graph, of_others, step.sizes, step.states[round]);
-        rounds.push_back({simulate::Simulate(*step.schedule, graph, prices).seconds(),
-                          step.timelines[round].seconds()});
-      }
-      std::ranges::sort(rounds, {}, [](const cost::PredictedSample& each) {
-        return each.measured / each.predicted;
-      });
-      samples.push_back(rounds[rounds.size() / 2]);
-    }
-    if (samples.empty()) return std::nullopt;
-    return cost::HeldOutOf(samples);
   }
 
  private:
@@ -372,6 +349,7 @@ class StepsRunner {
         runs.changes.push_back(
             std::abs(std::log(after.read_bytes_per_second / before.read_bytes_per_second)));
         runs.overlaps = Overlaps(trial.pipeline);
+        runs.model = trial.model;
         before = after;
       }
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cost/fit_step_costs.h"
 #include "cost/task_parts.h"
 #include "evaluate/machine_profile_file.h"
 #include "hardware/profile.h"
