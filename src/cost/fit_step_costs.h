@@ -38,8 +38,8 @@ bool HasComputationBeside(const schedule::Schedule& schedule, const schedule::Ti
                           std::span<const schedule::TaskId> tasks);
 
 struct FitOptions {
-  double unevenness = 0;    // as ExchangeCost's, which was measured by itself
-  bool validates = true;    // with errors at held-out points, which take most of the time
+  double unevenness = 0;  // as ExchangeCost's, which was measured by itself
+  bool validates = true;  // with errors at held-out points, which take most of the time
   // How much of the memory's speed tasks feel is taken from these, where it is not looked for
   // (without validating); null: all of it.
   const StepCosts* sensitivities_of = nullptr;

@@ -11,6 +11,7 @@
 
 #include "cost/step_costs.h"
 #include "cost/task_parts.h"
+#include "schedule/timeline.h"
 
 namespace convene::cost {
 

@@ -236,8 +236,8 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
   }
   if (json.contains("interval_stretch")) {
     if (!IsCostNumber(json, "interval_stretch", kMostFactor)) {
-      return Error{fmt::format("costs of steps have an \"interval_stretch\" that is not from 0 to {}",
-                               kMostFactor)};
+      return Error{fmt::format(
+          "costs of steps have an \"interval_stretch\" that is not from 0 to {}", kMostFactor)};
     }
     costs.interval_stretch = json["interval_stretch"].get<double>();
   }

@@ -53,9 +53,8 @@ StepErrors ErrorsOf(const StepCosts& costs) {
 }
 
 Interval IntervalOf(const Outline& step, const StepErrors& errors) {
-  const double spread =
-      SpreadOf(step.by_kind, step.overlapped_seconds, errors) * errors.stretch *
-      (1 + step.extrapolated_share);
+  const double spread = SpreadOf(step.by_kind, step.overlapped_seconds, errors) * errors.stretch *
+                        (1 + step.extrapolated_share);
   const double high = step.seconds + spread;
   // As many times shorter as it may be longer: no step takes nothing.
   return {.low = high > 0 ? step.seconds * step.seconds / high : 0, .high = high};

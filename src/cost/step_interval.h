@@ -51,8 +51,8 @@ struct Outline {
 // Nine steps in ten should lie in it, on a machine as fast as when it was measured. Tasks of one
 // kind are wrong in the same way, kinds are wrong independently of each other, and where exchanges
 // run beside computation whole steps are as wrong as such steps were. All that is stretched. What
-// is extrapolated widens it in proportion. It contains what is predicted, and reaches as many times below it as above: an
-// error that was nearly always of one sign is not taken for a gain.
+// is extrapolated widens it in proportion. It contains what is predicted, and reaches as many times
+// below it as above: an error that was nearly always of one sign is not taken for a gain.
 Interval IntervalOf(const Outline& step, const StepErrors& errors);
 
 // Of how many seconds longer the first takes than the second, both of one model. What both have in

@@ -40,8 +40,8 @@ TEST(StepInterval, OfAStepIsStretchedAndOfADifferenceNot) {
   const Interval step = IntervalOf(StepOfTasks(10, 0, false), ErrorsOf(costs));
   EXPECT_NEAR(step.high, 12, 1e-12);
   EXPECT_NEAR(step.low, 10 / 1.2, 1e-12);
-  const Interval difference = IntervalOfDifference(
-      StepOfTasks(10, 5, false), StepOfTasks(10, 4, false), ErrorsOf(costs));
+  const Interval difference =
+      IntervalOfDifference(StepOfTasks(10, 5, false), StepOfTasks(10, 4, false), ErrorsOf(costs));
   EXPECT_NEAR(difference.high, 1 + 0.2, 1e-12);
 }
 

@@ -51,9 +51,9 @@ struct TwoModels {
     int inside = 0;
     for (const cost::SampledStep& step : steps) {
       if (step.model != model) continue;
-      cost::Outline outline{.seconds = of_others.tasks[static_cast<size_t>(TaskKind::kExperts)]
-                                           ->Seconds(cost::PartsOf(step.schedule->tasks[0],
-                                                                   NothingHasASize))};
+      cost::Outline outline{.seconds =
+                                of_others.tasks[static_cast<size_t>(TaskKind::kExperts)]->Seconds(
+                                    cost::PartsOf(step.schedule->tasks[0], NothingHasASize))};
       outline.by_kind[static_cast<size_t>(TaskKind::kExperts)] = outline.seconds;
       const cost::Interval interval = cost::IntervalOf(outline, errors);
       const double measured = step.timelines[0].seconds();

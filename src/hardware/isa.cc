@@ -161,4 +161,16 @@ bool CpuIsAmd() {
 #endif
 }
 
+int CpuFamily() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
+  constexpr unsigned kExtended = 0xf;  // then the extended family is added
+  const unsigned family = (eax >> 8) & 0xf;
+  return static_cast<int>(family == kExtended ? family + ((eax >> 20) & 0xff) : family);
+#else
+  return 0;
+#endif
+}
+
 }  // namespace convene::hardware

@@ -55,6 +55,12 @@ Function VersionForIsa(Function portable, Function avx2, Function avx512) {
 // Whether AMD made this CPU: its caches and prefetchers want to be asked otherwise than Intel's.
 bool CpuIsAmd();
 
+// AMD's families, as CPUID tells them.
+inline constexpr int kFamilyOfZen5 = 0x1a;
+
+// The CPU's family as CPUID tells it; 0: not known.
+int CpuFamily();
+
 // One line for each candidate that this machine cannot run: "avx512_bf16: <reason>".
 std::vector<std::string> UnsupportedIsas();
 

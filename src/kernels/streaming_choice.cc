@@ -17,6 +17,8 @@ struct Ways {
 constexpr size_t kOnXeon = 3;  // for everything
 constexpr Ways kOnZen4 = {
     .floats = {1, 1, 1, 1, 4, 3}, .int8 = {4, 4, 2, 1, 4, 3}, .int4 = {2, 1, 3, 3, 3, 3}};
+constexpr Ways kOnZen5 = {
+    .floats = {4, 4, 4, 4, 3, 3}, .int8 = {2, 2, 2, 2, 4, 4}, .int4 = {3, 3, 3, 3, 4, 4}};
 constexpr Ways kOnZen3 = {
     .floats = {5, 5, 5, 3, 3, 3}, .int8 = {5, 5, 5, 3, 3, 3}, .int4 = {5, 5, 6, 2, 2, 2}};
 
@@ -28,7 +30,9 @@ StreamingChoice::StreamingChoice(const PanelStreaming& way) {
 
 StreamingChoice StreamingChoice::OfCpu() {
   if (!hardware::CpuIsAmd()) return StreamingChoice(kStreamingWays[kOnXeon]);
-  const Ways& ways = hardware::IsaOfProcess() == hardware::Isa::kAvx2 ? kOnZen3 : kOnZen4;
+  const Ways& ways = hardware::IsaOfProcess() == hardware::Isa::kAvx2   ? kOnZen3
+                     : hardware::CpuFamily() >= hardware::kFamilyOfZen5 ? kOnZen5
+                                                                        : kOnZen4;
   std::vector<int> numbers;
   for (const WeightFormat format : kStreamingFormats) {
     const auto& of_format = format == WeightFormat::kInt4   ? ways.int4

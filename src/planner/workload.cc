@@ -205,33 +205,13 @@ Result<Objective> ObjectiveFromName(std::string_view name) {
 }
 
 double Workload::mean_prompt_tokens() const {
-  double sum = 0;
-  for (const RequestLengths& request : requests) sum += request.prompt_tokens;
-  return sum / static_cast<double>(requests.size());
+  const RequestSums all = requests.sums();
+  return static_cast<double>(all.prompt_tokens) / static_cast<double>(all.num_requests);
 }
 
 double Workload::mean_gen_tokens() const {
-  double sum = 0;
-  for (const RequestLengths& request : requests) sum += request.gen_tokens;
-  return sum / static_cast<double>(requests.size());
-}
-
-double Workload::mean_context() const {
-  double sum = 0;
-  double tokens = 0;
-  for (const RequestLengths& request : requests) {
-    sum += request.gen_tokens * (request.prompt_tokens + request.gen_tokens / 2.0);
-    tokens += request.gen_tokens;
-  }
-  return sum / tokens;
-}
-
-int64_t Workload::longest_request() const {
-  int64_t longest = 0;
-  for (const RequestLengths& request : requests) {
-    longest = std::max(longest, int64_t{request.prompt_tokens} + request.gen_tokens);
-  }
-  return longest;
+  const RequestSums all = requests.sums();
+  return static_cast<double>(all.gen_tokens) / static_cast<double>(all.num_requests);
 }
 
 Result<WorkloadFile> WorkloadFromJson(const json& object) {
@@ -362,24 +342,13 @@ std::vector<cost::ExpertShares> SharesOf(const Routing& routing, const model::Mo
 }
 
 std::vector<RequestLengths> TypicalSequences(const Workload& workload, int count) {
-  std::vector<RequestLengths> sorted = workload.requests;
-  if (sorted.size() == 1) return std::vector(static_cast<size_t>(count), sorted.front());
-  std::sort(sorted.begin(), sorted.end(), [](const RequestLengths& a, const RequestLengths& b) {
-    return a.prompt_tokens < b.prompt_tokens;
-  });
+  const int64_t all = workload.requests.count();
   std::vector<RequestLengths> typical;
+  typical.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const size_t first = sorted.size() * i / count;
-    const size_t end = std::max(first + 1, sorted.size() * (i + 1) / count);
-    double prompt = 0;
-    double gen = 0;
-    for (size_t j = first; j < end; ++j) {
-      prompt += sorted[j].prompt_tokens;
-      gen += sorted[j].gen_tokens;
-    }
-    const auto size = static_cast<double>(end - first);
-    typical.push_back({.prompt_tokens = std::max(1, static_cast<int>(std::lround(prompt / size))),
-                       .gen_tokens = std::max(1, static_cast<int>(std::lround(gen / size)))});
+    const int64_t first = all * i / count;
+    typical.push_back(
+        workload.requests.MeanOf(first, std::max(first + 1, all * (i + 1) / count)));
   }
   return typical;
 }

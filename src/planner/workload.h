@@ -12,20 +12,12 @@
 #include "base/result.h"
 #include "cost/expected_sizes.h"
 #include "model/model_spec.h"
+#include "planner/requests.h"
 
 namespace convene::planner {
 
-inline constexpr int kMostTokens = 1 << 24;     // of a prompt or an answer
 inline constexpr int kMostSequences = 1 << 16;  // that run together
-inline constexpr size_t kMostRequests = 1 << 20;
-inline constexpr int kUsualSequences = 32;  // of `convene batch`
-
-struct RequestLengths {
-  int prompt_tokens = 0;
-  int gen_tokens = 0;
-
-  bool operator==(const RequestLengths&) const = default;
-};
+inline constexpr int kUsualSequences = 32;      // of `convene batch`
 
 enum class Objective {
   kThroughput,    // generated tokens per second, prompts counted into the time
@@ -57,7 +49,7 @@ struct Routing {
 };
 
 struct Workload {
-  std::vector<RequestLengths> requests = {{512, 64}};  // one: all are alike
+  Requests requests = {{512, 64}};  // one: all are alike
   // Sequences that run together; with num_requests, those that usually do.
   int batch = 1;
   // Requests that are all there at once, of which as many run together as are answered soonest
@@ -72,9 +64,8 @@ struct Workload {
 
   double mean_prompt_tokens() const;
   double mean_gen_tokens() const;
-  // Tokens before a generated one, in the mean over all generated ones: long answers have more.
-  double mean_context() const;
-  int64_t longest_request() const;  // in tokens, prompt and answer together
+  double mean_context() const { return requests.mean_context(); }
+  int64_t longest_request() const { return requests.longest(); }
 };
 
 // What a file says, and which other files it names: those are the caller's to read.

@@ -23,12 +23,12 @@ Status Checked(int status) {
 }
 
 // The samples as the library holds them.
-class Matrix {
+class DataMatrix {
  public:
-  Matrix() = default;
-  Matrix(const Matrix&) = delete;
-  Matrix& operator=(const Matrix&) = delete;
-  ~Matrix() {
+  DataMatrix() = default;
+  DataMatrix(const DataMatrix&) = delete;
+  DataMatrix& operator=(const DataMatrix&) = delete;
+  ~DataMatrix() {
     if (handle_ != nullptr) XGDMatrixFree(handle_);
   }
 
@@ -59,7 +59,7 @@ class Booster {
     if (handle_ != nullptr) XGBoosterFree(handle_);
   }
 
-  Status Create(const Matrix& matrix, const TreeOptions& options) {
+  Status Create(const DataMatrix& matrix, const TreeOptions& options) {
     const DMatrixHandle matrices[] = {matrix.handle()};
     if (const Status made = Checked(XGBoosterCreate(matrices, 1, &handle_)); !made) return made;
     const std::pair<const char*, std::string> parameters[] = {
@@ -84,7 +84,7 @@ class Booster {
     return {};
   }
 
-  Status Train(const Matrix& matrix, int num_rounds) {
+  Status Train(const DataMatrix& matrix, int num_rounds) {
     for (int round = 0; round < num_rounds; ++round) {
       if (const Status done = Checked(XGBoosterUpdateOneIter(handle_, round, matrix.handle()));
           !done) {
@@ -164,7 +164,7 @@ Result<RegressionTrees> TrainTrees(std::span<const int32_t> terms, int num_terms
                                    std::span<const double> targets, double leaf_unit,
                                    const TreeOptions& options) {
   CHECK(!targets.empty() && terms.size() == targets.size() * static_cast<size_t>(num_terms));
-  Matrix matrix;
+  DataMatrix matrix;
   Booster booster;
   if (const Status made = matrix.Create(terms, num_terms, targets); !made) return made.error();
   if (const Status made = booster.Create(matrix, options); !made) return made.error();
