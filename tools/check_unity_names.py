@@ -2,7 +2,8 @@
 """Names in anonymous namespaces are unique within a folder: tools/check_unity_names.py
 
 Sources of a folder are compiled eight at a time, as one (CONVENE_UNITY), tests likewise: a name that two of them define for
-themselves ends the build as soon as a new file shifts them into one group. Kernels of each instruction set and CUDA's are compiled
+themselves ends the build as soon as a new file shifts them into one group, and so does a type of theirs that has the name of one
+in a header of the folder. Kernels of each instruction set and CUDA's are compiled
 one by one. Prints each such name with its files; the exit status is then 1.
 """
 
@@ -17,6 +18,10 @@ OVERLOADS = {"ToJson"}
 TYPE = re.compile(r"(?:class|struct|enum class|union) (\w+)\b(?!;|::)")
 OTHER = re.compile(r"(?:constexpr |const |inline |static |thread_local )*[A-Za-z_][\w:<>,*& \[\]]*?[ &*>](\w+)(?:\(|\[| =|\{|;)")
 NEITHER = re.compile(r"TEST|INSTANTIATE|using|namespace|#|//|return|\}|MATCHER|public|private|case|friend|template|static_assert|\s")
+
+
+def types_of_header(text):
+    return {found[1] for line in text.splitlines() if (found := TYPE.match(line))}
 
 
 def names_in_anonymous_namespaces(text):
@@ -41,6 +46,11 @@ def is_compiled_alone(path):
 
 def main():
     files = collections.defaultdict(list)
+    headers = {}
+    for path in sorted(SRC.rglob("*.h")):
+        if not is_compiled_alone(path):
+            for name in types_of_header(path.read_text(encoding="utf-8")):
+                headers[path.relative_to(SRC).parts[0], name] = str(path.relative_to(SRC.parent))
     for path in sorted(SRC.rglob("*.cc")):
         if is_compiled_alone(path):
             continue
@@ -50,7 +60,10 @@ def main():
     twice = {key: where for key, where in files.items() if len(where) > 1}
     for (_, _, name), where in sorted(twice.items()):
         print(f"{name} is a name of its own in each of {', '.join(where)}: give all but one of them another")
-    return 1 if twice else 0
+    hidden = {key: where for key, where in files.items() if (key[0], key[2]) in headers}
+    for (folder, _, name), where in sorted(hidden.items()):
+        print(f"{name} is a name of its own in {', '.join(where)}, and a type of {headers[folder, name]}: give it another")
+    return 1 if twice or hidden else 0
 
 
 if __name__ == "__main__":
