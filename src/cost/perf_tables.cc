@@ -24,9 +24,9 @@ constexpr int kRanksOfHost = 8;         // DeepEP's tables give hosts, of 8 GPUs
 constexpr double kDispatchedBytes = 2;  // per element: its tables name no format; bf16
 
 // A row's fields by the names of their columns. The first that does not fit is the error.
-class Row {
+class TableRow {
  public:
-  Row(const CsvTable& table, size_t row) : table_(table), row_(row) {}
+  TableRow(const CsvTable& table, size_t row) : table_(table), row_(row) {}
 
   const std::string& Text(const char* name) {
     static const std::string absent;
@@ -73,7 +73,7 @@ struct Measurement {
 // Makes an operator's work from its shape on the table's device and on the target.
 template <typename Shape>
 void SetWork(const Shape& shape, const ProductFormat& format, const GpuPreset& gpu,
-             const TableTarget& target, Row& row, Measurement& measurement) {
+             const TableTarget& target, TableRow& row, Measurement& measurement) {
   if (const Status known = CheckFigures(gpu.figures, format); !known) {
     return row.Refuse(known.error());
   }
@@ -86,7 +86,7 @@ void SetWork(const Shape& shape, const ProductFormat& format, const GpuPreset& g
 }
 
 void SetLinkWork(OperatorWork on_one_byte_per_second, const GpuPreset& gpu,
-                 const TableTarget& target, Row& row, Measurement& measurement) {
+                 const TableTarget& target, TableRow& row, Measurement& measurement) {
   if (!(gpu.nvlink_bytes_per_second > 0)) {
     return row.Refuse(
         Error{fmt::format("how fast the links of {} are is not known: it has no "
@@ -103,13 +103,14 @@ void SetLinkWork(OperatorWork on_one_byte_per_second, const GpuPreset& gpu,
   }
 }
 
-std::string KernelOf(Row& row) {
+std::string KernelOf(TableRow& row) {
   const std::string& source = row.Text("kernel_source");
   // The graph of an engine names its kernel by layer and shape, which is no kernel of its own.
   return fmt::format("{} {}", row.Text("framework"), source.substr(0, source.find('/')));
 }
 
-std::vector<Measurement> ReadProduct(Row& row, const GpuPreset& gpu, const TableTarget& target) {
+std::vector<Measurement> ReadProduct(TableRow& row, const GpuPreset& gpu,
+                                     const TableTarget& target) {
   const Result<ProductFormat> format = ProductFormatOf(row.Text("gemm_dtype"));
   if (!format) {
     row.Refuse(format.error());
@@ -126,7 +127,7 @@ std::vector<Measurement> ReadProduct(Row& row, const GpuPreset& gpu, const Table
 }
 
 // "balanced", or "power_law_1.2".
-double SkewOf(const std::string& distribution, Row& row) {
+double SkewOf(const std::string& distribution, TableRow& row) {
   constexpr std::string_view kPowerLaw = "power_law_";
   if (distribution == "balanced") return 1;
   double exponent = 0;
@@ -143,7 +144,8 @@ double SkewOf(const std::string& distribution, Row& row) {
   return 1;
 }
 
-std::vector<Measurement> ReadExperts(Row& row, const GpuPreset& gpu, const TableTarget& target) {
+std::vector<Measurement> ReadExperts(TableRow& row, const GpuPreset& gpu,
+                                     const TableTarget& target) {
   const Result<ProductFormat> format = ProductFormatOf(row.Text("moe_dtype"));
   if (!format) {
     row.Refuse(format.error());
@@ -174,7 +176,7 @@ std::optional<std::pair<std::string, double>> CollectiveOf(std::string_view name
   return std::nullopt;
 }
 
-double BytesOf(const std::string& dtype, Row& row) {
+double BytesOf(const std::string& dtype, TableRow& row) {
   if (dtype == "half" || dtype == "bfloat16" || dtype == "float16") return 2;
   if (dtype == "int8" || dtype == "fp8") return 1;
   if (dtype == "float" || dtype == "float32") return 4;
@@ -182,8 +184,8 @@ double BytesOf(const std::string& dtype, Row& row) {
   return 1;
 }
 
-std::vector<Measurement> ReadCollective(Row& row, const GpuPreset& gpu, const TableTarget& target,
-                                        const char* dtype_column) {
+std::vector<Measurement> ReadCollective(TableRow& row, const GpuPreset& gpu,
+                                        const TableTarget& target, const char* dtype_column) {
   const auto collective = CollectiveOf(row.Text("op_name"));
   if (!collective) {
     row.Refuse(Error{fmt::format("the collective {} is not known", Quote(row.Text("op_name")))});
@@ -202,15 +204,17 @@ std::vector<Measurement> ReadCollective(Row& row, const GpuPreset& gpu, const Ta
   return {std::move(measurement)};
 }
 
-std::vector<Measurement> ReadNccl(Row& row, const GpuPreset& gpu, const TableTarget& target) {
+std::vector<Measurement> ReadNccl(TableRow& row, const GpuPreset& gpu, const TableTarget& target) {
   return ReadCollective(row, gpu, target, "nccl_dtype");
 }
 
-std::vector<Measurement> ReadAllReduce(Row& row, const GpuPreset& gpu, const TableTarget& target) {
+std::vector<Measurement> ReadAllReduce(TableRow& row, const GpuPreset& gpu,
+                                       const TableTarget& target) {
   return ReadCollective(row, gpu, target, "allreduce_dtype");
 }
 
-std::vector<Measurement> ReadDispatch(Row& row, const GpuPreset& gpu, const TableTarget& target) {
+std::vector<Measurement> ReadDispatch(TableRow& row, const GpuPreset& gpu,
+                                      const TableTarget& target) {
   if (row.Number("node_num") != 1) {
     row.Refuse(Error{"node_num is not 1; between hosts a dispatch is not read yet"});
   }
@@ -236,7 +240,7 @@ std::vector<Measurement> ReadDispatch(Row& row, const GpuPreset& gpu, const Tabl
 struct TableKind {
   const char* name;
   std::vector<const char*> columns;  // that only this kind has all of
-  std::vector<Measurement> (*read)(Row&, const GpuPreset&, const TableTarget&);
+  std::vector<Measurement> (*read)(TableRow&, const GpuPreset&, const TableTarget&);
 };
 
 const std::vector<TableKind>& TableKinds() {
@@ -316,7 +320,7 @@ Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
   std::string device;
   std::optional<GpuPreset> gpu;
   for (size_t i = 0; i < table->num_rows(); ++i) {
-    Row row(*table, i);
+    TableRow row(*table, i);
     if (!gpu) {
       device = row.Text("device");
       Result<GpuPreset> found = FindGpu(device);

@@ -44,7 +44,7 @@ Value Reverse(Run& run, const Value& input) {
 
 Value AsList(Run& run, const Value& input) { return List{Iterate(run, input)}; }
 
-Value Items(Run& run, const Value& input) {
+Value ItemsOf(Run& run, const Value& input) {
   if (input.IsUndefined()) return run.NewIterator({});
   if (!input.Is(Kind::kDict)) return run.Fail("Can only get item pairs from a mapping.");
   Values pairs;
@@ -111,7 +111,7 @@ constexpr Builtin kSequenceFilters[] = {
     {"batch", Batch, {"linecount", "fill_with"}, 1},
     {"count", Len},
     {"first", First},
-    {"items", Items},
+    {"items", ItemsOf},
     {"last", Last},
     {"length", Len},
     {"list", AsList},
