@@ -10,8 +10,10 @@ at the length of half the answers, and moves of experts there and back where the
 back; a time of it is the mean of both.
 
 The best plan by hand is chosen by odd rounds and the ratio to it taken in even ones; what two runs of one plan differ by (the
-median over all plans of |odd rounds / even rounds - 1|) stands beside it as the noise. Writes FILE.json with every run and
-FILE.md with every point, after each of them. It asserts nothing.
+median over all plans of |odd rounds / even rounds - 1|) stands beside it as the noise. With --one-layout the plan that the search
+finds without its pass "hybrid" runs, too, and a second table says what other divisions of the experts in decode gain over
+the best plan that has one for both phases. Writes FILE.json with every run and FILE.md with every point, after each of them.
+It asserts nothing.
 """
 
 import argparse
@@ -41,13 +43,15 @@ BY_HAND = {
     "dp2, ep2, decode tp2, both in memory": {"layout": "attention=dp2,experts=ep2", "decode": {"experts": "tp2", "keep": "both"}},
 }
 TENSOR_PARALLEL = "tp2, tp2"
+ONE_LAYOUT = "chosen without hybrid"
 
 
 class Ranks:
     def __init__(self, options):
         self.options = options
         config = json.loads((pathlib.Path(options.model) / "config.json").read_text())
-        self.num_preferred = max(config["num_experts"] // 8, config["num_experts_per_tok"])
+        num_experts = config["num_experts"] if "num_experts" in config else config["num_local_experts"]
+        self.num_preferred = max(num_experts // 8, config["num_experts_per_tok"])
 
     def on_ranks(self, link, program, *command):
         prefix = [] if link == "fast" else [ROOT / "scripts/slow-link.sh", link]
@@ -66,14 +70,14 @@ class Ranks:
         shutil.copy(profile, kept)
         return profile
 
-    def plan(self, link, profile, point, folder, environment):
+    def plan(self, link, profile, point, folder, environment, *without):
         prompt, generated, batch, skew = point
-        path = folder / f"plan_{link}_{'_'.join(map(str, point))}.json"
+        path = folder / f"plan_{'_'.join(map(str, (link, *point, *without)))}.json"
         report = folder / "report.json"
         run(words(self.options.convene, "plan", self.options.model, "--profile", profile, "--ranks", 2,
                        "--threads", 1, "--prompt-tokens", prompt, "--gen-tokens", generated, "--batch", batch,
                        "--weights", self.options.weights, "--allow", "layout", "--out", path, "--json", report,
-                       *self.routing(skew)), environment)
+                       *self.routing(skew), *without), environment)
         answer = json.loads(report.read_text())
         return path, answer
 
@@ -117,12 +121,17 @@ def measure_link(ranks, link, folder, options, save):
     environment = dict(os.environ, CONVENE_CACHE_DIR=str(folder / "cache"))
     profile = ranks.measure(link, folder, environment)
     plans = {point: ranks.plan(link, profile, point, folder, environment) for point in options.points}
+    others = {point: {} for point in options.points}
+    if options.one_layout:
+        for point in options.points:
+            others[point][ONE_LAYOUT], _ = ranks.plan(link, profile, point, folder, environment, "--without", "hybrid")
     by_hand = ranks.by_hand(folder)
     entries = []
     for point in options.points:
         path, answer = plans[point]
-        seconds = ranks.turns(link, {**by_hand, "planned": path}, point, environment)
+        seconds = ranks.turns(link, {**by_hand, **others[point], "planned": path}, point, environment)
         entries.append({"link": link, "point": point, "plan": json.loads(path.read_text()),
+                        "others": {name: json.loads(other.read_text()) for name, other in others[point].items()},
                         "predicted_s": predicted_seconds(answer["predicted"], point[2], point[1]), "seconds": seconds})
         rounds = len(seconds["planned"])
         if rounds < 2:
@@ -158,6 +167,28 @@ def compare(entry):
             "over_least": all_rounds["planned"] / least - 1}
 
 
+def one_layout(entry):
+    """The best plan of one layout, chosen by odd rounds, over the one that was chosen, in even ones."""
+    names = [name for name, plan in BY_HAND.items() if "decode" not in plan] + [ONE_LAYOUT]
+    best = min(names, key=lambda name: odd_rounds(entry["seconds"][name]))
+    return best, even_rounds(entry["seconds"][best]), even_rounds(entry["seconds"]["planned"])
+
+
+def one_layout_table(entries):
+    text = """
+What other divisions of the experts in decode gain: the best plan of one layout (of those by hand and of the search without its pass "hybrid"; by odd rounds) over the chosen plan.
+
+| link | prompt | generated | sequences | skew | chosen | measured s | chosen without hybrid | best of one layout | seconds | over the chosen plan |
+|---|---:|---:|---:|---:|---|---:|---|---|---:|---:|
+"""
+    for entry in entries:
+        prompt, generated, batch, skew = entry["point"]
+        best, of_best, planned = one_layout(entry)
+        text += (f"| {entry['link']} | {prompt} | {generated} | {batch} | {skew} | {describe(entry['plan'])} | {planned:.3f} | "
+                 f"{describe(entry['others'][ONE_LAYOUT])} | {best} | {of_best:.3f} | {of_best / planned:.3f} x |\n")
+    return text
+
+
 def markdown(options, entries):
     rows = [compare(entry) for entry in entries]
     over = sorted(row["over_best"] for row in rows)
@@ -182,16 +213,17 @@ Over the least of the medians of all rounds, which favours plans by hand: median
                  f"{entry['predicted_s']:.3f} | {row['planned_s']:.3f} | {len(entry['seconds']['planned'])} | "
                  f"{row['best']} | {row['best_s']:.3f} | {percent(row['over_best'])} | {plain(row['noise'])} | "
                  f"{percent(row['over_tensor'])} | {percent(row['over_least'])} |\n")
-    return text
+    return text + (one_layout_table(entries) if options.one_layout else "")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a checkpoint whose config has num_experts and num_experts_per_tok")
+    parser.add_argument("model", help="a checkpoint whose config has num_experts, or num_local_experts, and num_experts_per_tok")
     parser.add_argument("--out", required=True, help="FILE.json and FILE.md are written")
     parser.add_argument("--links", default="fast,4gbit,1gbit")
     parser.add_argument("--points", type=points_of, default=POINTS,
                         help="PROMPT:GENERATED:SEQUENCES:SHARE of each, with commas between, in place of the eight")
+    parser.add_argument("--one-layout", action="store_true", help="compare with the best plan that divides the experts alike in both phases")
     parser.add_argument("--seconds", type=float, default=30, help="that runs of a point may take, all plans together (30)")
     parser.add_argument("--weights", default="int8")
     parser.add_argument("--convene", default=str(ROOT / "build/release/convene"))
