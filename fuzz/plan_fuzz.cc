@@ -72,6 +72,7 @@ void CheckWorkload(const planner::Workload& workload) {
     CHECK(request.prompt_tokens >= 1 && request.gen_tokens >= 1);
   }
   CHECK(workload.mean_context() >= 1);
+  CHECK(workload.requests.count() >= 1 && workload.longest_request() >= 2);
 }
 
 void CheckQuestion(const convene::cli::PlannedQuestion& question) {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "bench/papers/eps_moe_case.h"
 #include "cost/linear_fit.h"
+#include "cost/operator_prices.h"
 #include "planner/predict_step.h"
 #include "simulate/simulate.h"
 
@@ -43,10 +44,12 @@ class OneDevice {
 
   // Of gate, up and down: FLOP/s.
   double GroupedRate(double rows) const {
-    return Flops(rows) / costs_.GroupedExpertsSeconds(moe(), groups() * rows, groups(), kElements);
+    return Flops(rows) /
+           costs_.GroupedExpertsSeconds(moe(), groups() * rows, groups(), kElements).seconds;
   }
   double DenseRate(double rows) const {
-    return Flops(rows) / costs_.DenseExpertsSeconds(moe(), groups() * rows, groups(), kElements);
+    return Flops(rows) /
+           costs_.DenseExpertsSeconds(moe(), groups() * rows, groups(), kElements).seconds;
   }
 
  private:
@@ -211,7 +214,8 @@ void FigureSeven() {
   fmt::print("\n");
   for (const double volume : kVolumes) {
     const double bytes = volume * kMebibyte * (kRanks - 1) / kRanks;
-    const double rate = link * costs.LinkEfficiency(TaskKind::kDispatch, kRanks, bytes, link);
+    const double rate =
+        link * costs.LinkEfficiency(TaskKind::kDispatch, kRanks, bytes, link).efficiency;
     const double needed = costs.MultiprocessorsOfExchange(rate);
     // As the simulator has it: with fewer than its links need an exchange is slower in proportion.
     const auto seconds = [&](double number) {
@@ -272,8 +276,8 @@ Stage SimulateStage(int width, double rows, int chunks, bool overlap, ExpertsOrd
   const OperatorCosts costs =
       CostsOn(MachineOfPaper(), spec,
               {.order = order, .exchange_multiprocessors = kExchangeMultiprocessors});
-  cost::Prices prices = cost::PriceSchedule(
-      schedule, graph, costs, [&](const schedule::Size& size) { return expected.at(size); });
+  const auto sizes = [&](const schedule::Size& size) { return expected.at(size); };
+  cost::Prices prices = cost::PriceSchedule(schedule, graph, costs, sizes).prices;
   Stage stage;
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const schedule::Task& task = schedule.tasks[graph.tasks_of(activity).front()];

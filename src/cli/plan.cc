@@ -82,13 +82,11 @@ class MakePlanCommand : public Command {
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
     if (!config) return config.error();
-    if (verify_seconds_ && spec->has_encoder()) {
-      return Error{
-          "plans of a model with an encoder are not tried: leave --verify out, and compare runs "
-          "with convene bench"};
-    }
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
+    if (verify_seconds_) {
+      if (Status can = CheckTrials(*spec, *workload); !can) return can;
+    }
     workload_ = *std::move(workload);
     LeaveOutTooLong(spec->max_positions, workload_);
     Result<cost::MachineProfile> profile = FindProfile(*spec);
@@ -119,9 +117,11 @@ class MakePlanCommand : public Command {
     std::optional<Verification> verification;
     cost::MachineProfile learnt = *profile;  // the search goes on with what it began with
     if (verify_seconds_) {
-      Result<Verification> verified =
-          VerifyPlans({.directory = model_, .model_hash = hash, .seconds = *verify_seconds_},
-                      *ranks(), search, *answer, &learnt);
+      Result<Verification> verified = VerifyPlans({.directory = model_,
+                                                   .model_hash = hash,
+                                                   .seconds = *verify_seconds_,
+                                                   .memory_budgets = memory_per_rank_},
+                                                  *ranks(), search, *answer, &learnt);
       if (!verified) return verified.error();
       verification = *std::move(verified);
     }

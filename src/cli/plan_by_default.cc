@@ -172,16 +172,17 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
                          .memory_bytes_per_second =
                              search.question().source.FiguresOf(setup).memory_bytes_per_second});
   if (plans.size() < 2 || !price.is_worth_it()) return "";
-  if (search.question().spec.has_encoder()) return "";  // trials run decoders
+  if (!CheckTrials(search.question().spec, workload)) return "";
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
   if (!config) return "";  // loading the model will say so
   cost::MachineProfile learnt = profile;
   const double began = SecondsNow();
-  const Result<Verification> verified = VerifyPlans({.directory = options.directory,
-                                                     .model_hash = plan::ModelHash(config->json),
-                                                     .seconds = price.gain - price.loading,
-                                                     .most_load_seconds = price.gain},
-                                                    ranks, search, answer, &learnt);
+  VerifyWish wish{.directory = options.directory,
+                  .model_hash = plan::ModelHash(config->json),
+                  .seconds = price.gain - price.loading,
+                  .most_load_seconds = price.gain};
+  if (options.load.memory_budget) wish.memory_budgets = {*options.load.memory_budget};
+  const Result<Verification> verified = VerifyPlans(wish, ranks, search, answer, &learnt);
   const std::string why = fmt::format(
       "{:.2g} s of the {:.3g} s that this work is predicted to take are what a wrong choice is "
       "expected to cost (--no-verify: trust the prediction)",

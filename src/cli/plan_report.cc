@@ -153,8 +153,8 @@ std::string WorkloadWords(const planner::Workload& workload) {
       fmt::format("prompts of {} and answers of {}",
                   FormatCount(static_cast<uint64_t>(workload.mean_prompt_tokens()), "token"),
                   FormatCount(static_cast<uint64_t>(workload.mean_gen_tokens()), "token"));
-  if (workload.requests.size() > 1) {
-    text += fmt::format(" on average of {}", FormatCount(workload.requests.size(), "request"));
+  if (const int64_t count = workload.requests.count(); count > 1) {
+    text += fmt::format(" on average of {}", FormatCount(static_cast<uint64_t>(count), "request"));
   }
   text += workload.arrival_rate > 0
               ? fmt::format(", {} requests per second", PlainNumber(workload.arrival_rate))
@@ -170,7 +170,7 @@ std::string WorkloadWords(const planner::Workload& workload) {
 }
 
 ordered_json WorkloadJson(const planner::Workload& workload) {
-  ordered_json json = {{"requests", workload.requests.size()},
+  ordered_json json = {{"requests", workload.requests.count()},
                        {"mean_prompt_tokens", workload.mean_prompt_tokens()},
                        {"mean_gen_tokens", workload.mean_gen_tokens()},
                        {"batch", workload.batch},
@@ -243,7 +243,7 @@ ReportLines FigureLines(const Candidate& candidate, const planner::Workload& wor
   if (figures.extrapolated_share > 0.005) {
     lines.emplace_back(
         "extrapolated",
-        fmt::format("{:.0f} % of the computing time is at sizes beyond those measured",
+        fmt::format("{:.0f} % of the time of tasks is at sizes beyond those measured",
                     100 * figures.extrapolated_share));
   }
   return lines;

@@ -19,16 +19,28 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr size_t kMostRequests = 64;  // that are written one by one
+// Of more requests than that: equal parts that are written whatever runs together, and all parts,
+// as there are for goodput in batches of planner::kMostSequences, of half as many and so on.
+constexpr int kUsualParts = 64;
+constexpr size_t kMostParts = 1 << 18;
 constexpr int kMostRanks = 1024;
 constexpr int kMostStepTokens = 1 << 24;
 constexpr double kMostDiskGbps = 1e6;
 constexpr double kMostReadGbps = 1e9;
 constexpr size_t kMostPasses = 64;  // of a search, and of those that are off
 
-std::vector<planner::RequestLengths> FewRequests(const planner::Workload& workload) {
-  if (workload.requests.size() <= kMostRequests) return workload.requests;
-  const int count = std::clamp(workload.batch, 1, static_cast<int>(kMostRequests));
-  return TypicalSequences(workload, count);
+// Of many requests: by parts that say of any number of sequences that the question may be about
+// what the requests themselves do.
+ordered_json TraceJson(const planner::Workload& workload) {
+  std::vector<int> counts = {kUsualParts, workload.batch};
+  if (workload.objective == planner::Objective::kGoodput) {
+    for (int fewer = workload.batch / 2; fewer >= 1; fewer /= 2) counts.push_back(fewer);
+  }
+  ordered_json parts = ordered_json::array();
+  for (const planner::RequestSums& part : workload.requests.InParts(counts)) {
+    parts.push_back({part.num_requests, part.prompt_tokens, part.gen_tokens});
+  }
+  return {{"mean_context", workload.mean_context()}, {"parts", std::move(parts)}};
 }
 
 ordered_json AskedWorkloadJson(const planner::Workload& workload) {
@@ -37,9 +49,13 @@ ordered_json AskedWorkloadJson(const planner::Workload& workload) {
                          {"objective", planner::Name(workload.objective)},
                          {"ttft_limit_s", workload.limits.ttft},
                          {"time_per_token_limit_s", workload.limits.time_per_token}};
-  object["requests"] = ordered_json::array();
-  for (const planner::RequestLengths& each : FewRequests(workload)) {
-    object["requests"].push_back({each.prompt_tokens, each.gen_tokens});
+  if (workload.requests.count() > static_cast<int64_t>(kMostRequests)) {
+    object["trace"] = TraceJson(workload);
+  } else {
+    object["requests"] = ordered_json::array();
+    for (const planner::RequestLengths& each : workload.requests) {
+      object["requests"].push_back({each.prompt_tokens, each.gen_tokens});
+    }
   }
   if (workload.routing.skew >= 0) {
     object["skew"] = workload.routing.skew;
@@ -121,6 +137,59 @@ class Reader {
   std::string error_;
 };
 
+// 0: it is no whole number from the least, which is at least 1, to the most.
+int64_t WholeNumber(const json& value, int64_t least, int64_t most) {
+  const double number = value.is_number_integer() ? value.get<double>() : 0;
+  const bool is_within =
+      number >= static_cast<double>(least) && number <= static_cast<double>(most);
+  return is_within ? static_cast<int64_t>(number) : 0;
+}
+
+bool IsListOf(const json& value, size_t size) { return value.is_array() && value.size() == size; }
+
+std::vector<planner::RequestLengths> ReadRequests(const json& object, Reader& reader) {
+  std::vector<planner::RequestLengths> requests;
+  for (const json& each : reader.List(object, "requests", kMostRequests)) {
+    const bool is_pair = IsListOf(each, 2);
+    const int64_t prompt = is_pair ? WholeNumber(each[0], 1, planner::kMostTokens) : 0;
+    const int64_t answer = is_pair ? WholeNumber(each[1], 1, planner::kMostTokens) : 0;
+    if (prompt == 0 || answer == 0) {
+      reader.Fail(fmt::format("\"requests\" has something that is no pair of lengths from 1 to {}",
+                              planner::kMostTokens));
+      continue;
+    }
+    requests.push_back({static_cast<int>(prompt), static_cast<int>(answer)});
+  }
+  if (requests.empty()) reader.Fail("\"requests\" is empty");
+  return requests;
+}
+
+planner::Requests ReadTraceParts(const json& object, Reader& reader) {
+  const double mean_context = reader.Number(object, "mean_context", 1, 2.0 * planner::kMostTokens);
+  std::vector<planner::RequestSums> parts;
+  int64_t all = 0;
+  for (const json& each : reader.List(object, "parts", kMostParts)) {
+    const int64_t count = IsListOf(each, 3) ? WholeNumber(each[0], 1, planner::kMostRequests) : 0;
+    const int64_t most = count * planner::kMostTokens;
+    const int64_t prompts = count > 0 ? WholeNumber(each[1], count, most) : 0;
+    const int64_t answers = count > 0 ? WholeNumber(each[2], count, most) : 0;
+    if (prompts == 0 || answers == 0) {
+      reader.Fail(
+          fmt::format("\"parts\" has something that is no number of requests with all "
+                      "their tokens, from 1 to {} of a prompt and of an answer",
+                      planner::kMostTokens));
+      continue;
+    }
+    all += count;
+    parts.push_back({.num_requests = count, .prompt_tokens = prompts, .gen_tokens = answers});
+  }
+  if (parts.empty() || all > static_cast<int64_t>(planner::kMostRequests)) {
+    reader.Fail(
+        fmt::format("\"parts\" has {} requests; it must be 1 to {}", all, planner::kMostRequests));
+  }
+  return planner::Requests(std::move(parts), mean_context);
+}
+
 planner::Workload ReadWorkload(const json& object, Reader& reader) {
   planner::Workload workload;
   workload.batch = reader.Integer(object, "batch", 1, planner::kMostSequences);
@@ -131,20 +200,11 @@ planner::Workload ReadWorkload(const json& object, Reader& reader) {
           reader.Taken(planner::ObjectiveFromName(reader.Text(object, "objective")))) {
     workload.objective = *objective;
   }
-  workload.requests.clear();
-  for (const json& each : reader.List(object, "requests", kMostRequests)) {
-    const bool is_pair = each.is_array() && each.size() == 2 && each[0].is_number_integer() &&
-                         each[1].is_number_integer();
-    const double prompt = is_pair ? each[0].get<double>() : -1;
-    const double answer = is_pair ? each[1].get<double>() : -1;
-    if (!(prompt >= 0 && prompt <= planner::kMostTokens && answer >= 0 &&
-          answer <= planner::kMostTokens)) {
-      reader.Fail("\"requests\" has something that is no pair of lengths");
-      continue;
-    }
-    workload.requests.push_back({static_cast<int>(prompt), static_cast<int>(answer)});
+  if (reader.Member(object, "trace").is_null()) {
+    workload.requests = ReadRequests(object, reader);
+  } else {
+    workload.requests = ReadTraceParts(reader.Member(object, "trace"), reader);
   }
-  if (workload.requests.empty()) reader.Fail("\"requests\" is empty");
   if (object.is_object() && object.contains("skew")) {
     workload.routing.skew = reader.Number(object, "skew", 0, 1);
     workload.routing.num_experts_skew = reader.Integer(object, "skew_experts", 1, 1 << 20);

@@ -31,8 +31,8 @@ struct PlannedQuestion {
   std::vector<std::string> passes_off;
 };
 
-// `config`: the model's config.json. Of many requests as many typical ones as run together stand
-// for all.
+// `config`: the model's config.json. Of many requests it has parts (Requests::InParts), of which
+// sequences that run together and the memory for them are what they are of the requests.
 nlohmann::ordered_json QuestionJson(const planner::PlanQuestion& question,
                                     const nlohmann::json& config,
                                     const cost::MachineProfile& profile,

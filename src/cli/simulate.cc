@@ -48,10 +48,10 @@ struct PricedPhase {
   cost::KindSeconds by_kind = {};
 };
 
-PricedPhase PhaseOf(std::string name, const PlanFigures& figures, double seconds, double of_path) {
+PricedPhase PhaseOf(std::string name, const PlanFigures& figures, double seconds) {
   PricedPhase phase{.name = std::move(name), .seconds = seconds, .once = seconds};
   for (size_t kind = 0; kind < figures.path.size(); ++kind) {
-    phase.by_kind[kind] = figures.path[kind] * of_path;
+    phase.by_kind[kind] = figures.path[kind];
     phase.once -= phase.by_kind[kind];
   }
   return phase;
@@ -138,6 +138,7 @@ class SimulateCommand : public Command {
     Status answered =
         AnswerByProfile(*profile, memory_per_rank_, step_tokens_.value_or(512), question);
     if (!answered) return answered;
+    question.experts_that_fit = nullptr;  // the plan says how many stay in memory
     if (Status fits = planner::CheckInputs(question); !fits) return fits;
     planner::PlanSearch search(question);
     search.AddSolverSeconds(solver_seconds_);
@@ -215,6 +216,7 @@ class SimulateCommand : public Command {
     std::vector<std::string> formats = {plan_.weights};
     if (plan_.weights.empty()) formats = engine::AutomaticFormats();
     Candidate candidate{.setup = {}, .plan = plan_};
+    const int batch = planner::FewestTogether(question.workload);
     for (const std::string& format : formats) {
       candidate.setup = {question.num_ranks, plan_.num_threads, format};
       // Of a machine that is not here the prices are those of whole ranks.
@@ -222,8 +224,7 @@ class SimulateCommand : public Command {
         const std::vector<int> threads = question.source.ThreadsOf(question.num_ranks, format);
         if (!threads.empty()) candidate.setup.num_threads = threads.back();
       }
-      const Result<planner::RankMemory> memory =
-          question.memory_of(candidate.setup, plan_, question.workload.batch);
+      const Result<planner::RankMemory> memory = question.memory_of(candidate.setup, plan_, batch);
       if (!memory) return memory.error().At(plan_path_);
       candidate.memory = *memory;
       candidate.memory_limit = memory->limit(question.memory_per_rank(question.num_ranks));
@@ -236,7 +237,7 @@ class SimulateCommand : public Command {
           "a rank of this plan needs {} with weights in {} and {}, and has {}: {}, or more memory "
           "(--memory-per-rank) would do",
           FormatBytes(candidate.memory.total()), candidate.setup.weights,
-          FormatCount(static_cast<uint64_t>(question.workload.batch), "sequence"),
+          FormatCount(static_cast<uint64_t>(batch), "sequence"),
           FormatBytes(candidate.memory_limit),
           is_kv ? "fewer sequences or tokens"
                 : "a plan of more ranks, or of weights in fewer bits"));
@@ -255,15 +256,12 @@ class SimulateCommand : public Command {
     workload.objective = planner::Objective::kTtft;
     const auto prompts = search.FiguresOf(candidate.setup, candidate.plan, workload);
     if (!prompts) return prompts.error();
-    // Of requests that arrive one by one, the path is that of as many prompts as run together, and
-    // they wait for each other besides.
-    const double of_path = workload.arrival_rate > 0 ? 1.0 / prompts->batch : 1;
-    std::vector<PricedPhase> phases = {PhaseOf("prefill", *prompts, prompts->ttft, of_path)};
+    std::vector<PricedPhase> phases = {PhaseOf("prefill", *prompts, prompts->ttft)};
     if (!(prompts->time_per_token > 0)) return phases;
     workload.objective = planner::Objective::kTimePerToken;
     const auto step = search.FiguresOf(candidate.setup, candidate.plan, workload);
     if (!step) return step.error();
-    phases.push_back(PhaseOf("decode", *step, step->time_per_token, 1));
+    phases.push_back(PhaseOf("decode", *step, step->time_per_token));
     return phases;
   }
 

@@ -58,6 +58,90 @@ TEST_F(SimulateTest, ForeseesOfAPlanWhatTheSearchForesaw) {
   }
 }
 
+// Lines of a trace of which few are long.
+std::string UnevenTrace() {
+  std::string csv = "num_prefill_tokens,num_decode_tokens\n";
+  for (int i = 0; i < 300; ++i) {
+    csv += fmt::format("{},{}\n", i % 50 == 3 ? 400 + i % 7 : 5 + i * 7 % 60,
+                       i % 60 == 5 ? 90 : 2 + i % 9);
+  }
+  return csv;
+}
+
+// Sequences that run together, the memory for them, and what is counted of all.
+TEST_F(SimulateTest, ATraceIsInThePlansFileAsFarAsFiguresNeedIt) {
+  Write("trace.csv", UnevenTrace());
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--batch", "1"},
+           {"--batch", "12"},
+           {"--batch", "100"},
+           {"--arrival-rate", "0.5"},
+           {"--requests", "500"},
+           {"--batch", "50", "--objective", "goodput", "--ttft-limit", "0.02"}}) {
+    std::vector<std::string> plan = {
+        "plan", model_, "--ranks", "2", "--trace", Path("trace.csv"), "--out", Path("plan.json")};
+    const std::vector<std::string> machine = {"--profile", Path("profile.json"),
+                                              "--memory-per-rank", "1"};
+    plan.insert(plan.end(), machine.begin(), machine.end());
+    plan.insert(plan.end(), words.begin(), words.end());
+    const Outcome planned = Run(plan);
+    ASSERT_EQ(planned.status, kSuccess) << planned.err << words[0] << " " << words[1];
+    std::vector<std::string> simulate = {"--json", "-"};
+    simulate.insert(simulate.end(), machine.begin(), machine.end());
+    const Outcome outcome = Simulate("plan.json", simulate);
+    ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+    const auto file = nlohmann::json::parse(Read("plan.json"))["predicted"];
+    const auto json = nlohmann::json::parse(outcome.out);
+    for (const char* figure : {"batch", "ttft_s", "time_per_token_s", "throughput_tokens_per_s",
+                               "ttft_s_interval", "memory_per_rank"}) {
+      EXPECT_EQ(json["predicted"][figure], file[figure])
+          << figure << " with " << words[0] << " " << words[1];
+    }
+    for (const char* mean : {"requests", "mean_prompt_tokens", "mean_gen_tokens"}) {
+      EXPECT_EQ(json["workload"][mean], file["workload"][mean]) << mean;
+    }
+  }
+}
+
+TEST_F(SimulateTest, WhatAFileSaysOfATraceIsChecked) {
+  Write("trace.csv", UnevenTrace());
+  const Outcome planned = Run({"plan", model_, "--profile", Path("profile.json"), "--ranks", "2",
+                               "--trace", Path("trace.csv"), "--out", Path("plan.json")});
+  ASSERT_EQ(planned.status, kSuccess) << planned.err;
+  nlohmann::json plan = nlohmann::json::parse(Read("plan.json"));
+  nlohmann::json& workload = plan["predicted"]["question"]["workload"];
+  const auto simulated = [&] {
+    Write("changed.json", plan.dump());
+    return Simulate("changed.json", {"--profile", Path("profile.json")});
+  };
+  const nlohmann::json written = workload["trace"];
+  const auto error_with = [&](const char* member, const char* text) {
+    workload["trace"] = written;
+    workload["trace"][member] = nlohmann::json::parse(text);
+    const Outcome outcome = simulated();
+    EXPECT_NE(outcome.status, kSuccess) << text;
+    return outcome.err;
+  };
+  for (const char* parts :
+       {"7", "[7]", "[[1, 2]]", "[[1, 2, 3, 4]]", "[[0, 2, 3]]", "[[-1, 2, 3]]", "[[4, 3, 9]]",
+        "[[4, 9, 3]]", "[[1, 2.5, 3]]", "[[1, 1e300, 3]]", "[[1, 18446744073709551615, 3]]",
+        "[[9223372036854775807, 9223372036854775807, 9223372036854775807]]", R"([["1", 2, 3]])",
+        "[]", "[[1048576, 1048576, 1048576], [1, 2, 3]]"}) {
+    EXPECT_THAT(error_with("parts", parts), HasSubstr("\"parts\"")) << parts;
+  }
+  for (const char* context : {"null", "0", "-3", "1e300", "\"9\""}) {
+    EXPECT_THAT(error_with("mean_context", context), HasSubstr("\"mean_context\"")) << context;
+  }
+  workload["trace"] = 7;
+  EXPECT_THAT(simulated().err, HasSubstr("\"mean_context\""));
+  // Files of before have a few requests in place of it.
+  workload.erase("trace");
+  EXPECT_THAT(simulated().err, HasSubstr("\"requests\""));
+  workload["requests"] = {{30, 4}, {60, 8}};
+  EXPECT_THAT(simulated().out, HasSubstr("prompts of 45 tokens and answers of 6 tokens on average"
+                                         " of 2 requests"));
+}
+
 TEST_F(SimulateTest, PricesPlansOfOnesOwnOnPresetsAndDrawsThem) {
   const auto seconds = [&](const char* preset, const char* plan) {
     Write("own.json", plan);

@@ -12,7 +12,6 @@
 #include "cli/plan_report.h"
 #include "cost/expected_sizes.h"
 #include "cost/refine_costs.h"
-#include "evaluate/try_plans.h"
 #include "planner/workload_figures.h"
 
 namespace convene::cli {
@@ -72,6 +71,8 @@ class Verifier {
                                 answer.candidates[answer.chosen].figures->batch)) {}
 
   Result<Verification> Run() {
+    const planner::PlanQuestion& question = search_.question();
+    if (Status can = CheckTrials(question.spec, question.workload); !can) return can.error();
     const Candidate& chosen = answer_.candidates[answer_.chosen];
     if (chosen.setup.num_ranks != ranks_.size()) {
       return Error{fmt::format(
@@ -80,10 +81,10 @@ class Verifier {
           ranks_.size() == 1 ? "1 was" : fmt::format("{} were", ranks_.size()),
           chosen.setup.num_ranks)};
     }
-    for (const int candidate : PlansToTry(answer_, wish_.most_plans)) {
-      found_.plans.push_back({.candidate = candidate});
-    }
-    Result<evaluate::Trials> trials = evaluate::AskForTrials(ranks_, wish_.directory, QuestionOf());
+    const std::vector<int> plans = PlansToTry(answer_, wish_.most_plans);
+    for (const int candidate : plans) found_.plans.push_back({.candidate = candidate});
+    Result<evaluate::Trials> trials = evaluate::AskForTrials(
+        ranks_, wish_.directory, TrialQuestionOf(wish_, search_, answer_, plans));
     if (!trials) return trials.error();
     found_.run_seconds = trials->run_seconds;
     std::vector<std::vector<double>> scores;
@@ -100,25 +101,6 @@ class Verifier {
  private:
   const Candidate& CandidateOf(const VerifiedPlan& plan) const {
     return answer_.candidates[plan.candidate];
-  }
-
-  evaluate::TrialQuestion QuestionOf() const {
-    evaluate::TrialQuestion question{
-        .sequences = TypicalSequences(workload_, workload_.batch),
-        .context = workload_.mean_gen_tokens() > 1
-                       ? std::max(1, static_cast<int>(workload_.mean_context()))
-                       : 0,
-        .step_tokens = search_.question().step_tokens,
-        .expand_from_tokens = search_.question().expand_from_tokens,
-        .seconds = wish_.seconds,
-        .most_load_seconds = wish_.most_load_seconds};
-    for (const VerifiedPlan& each : found_.plans) {
-      plan::Plan plan = CandidateOf(each).plan;
-      plan.weights = CandidateOf(each).setup.weights;
-      plan.num_threads = CandidateOf(each).setup.num_threads;
-      question.plans.push_back(std::move(plan));
-    }
-    return question;
   }
 
   cost::StepCosts& CostsOf(const Candidate& candidate) {
@@ -325,6 +307,47 @@ std::string PhaseLine(const char* name, double predicted, double measured) {
 
 }  // namespace
 
+Status CheckTrials(const model::ModelSpec& spec, const Workload& workload) {
+  if (spec.has_encoder()) {
+    return Error{
+        "plans of a model with an encoder are not tried: leave --verify out, and compare runs "
+        "with convene bench"};
+  }
+  if (!workload.routing.counts.empty()) {
+    return Error{
+        "plans are tried with random tokens, which the model routes otherwise than was recorded: "
+        "leave --verify or the recorded routing out"};
+  }
+  return {};
+}
+
+evaluate::TrialQuestion TrialQuestionOf(const VerifyWish& wish, const planner::PlanSearch& search,
+                                        const planner::PlanAnswer& answer,
+                                        std::span<const int> plans) {
+  const planner::PlanQuestion& asked = search.question();
+  const Workload workload = TrialWorkload(
+      asked.workload, answer.candidates[static_cast<size_t>(plans.front())].figures->batch);
+  evaluate::TrialQuestion question{
+      .sequences = TypicalSequences(workload, workload.batch),
+      .context = workload.mean_gen_tokens() > 1
+                     ? std::max(1, static_cast<int>(workload.mean_context()))
+                     : 0,
+      .step_tokens = asked.step_tokens,
+      .expand_from_tokens = asked.expand_from_tokens,
+      .router = {.skew = workload.routing.skew, .num_experts = workload.routing.num_experts_skew},
+      .memory_budgets = wish.memory_budgets,
+      .seconds = wish.seconds,
+      .most_load_seconds = wish.most_load_seconds};
+  for (const int index : plans) {
+    const Candidate& candidate = answer.candidates[static_cast<size_t>(index)];
+    plan::Plan plan = candidate.plan;
+    plan.weights = candidate.setup.weights;
+    plan.num_threads = candidate.setup.num_threads;
+    question.plans.push_back(std::move(plan));
+  }
+  return question;
+}
+
 std::string NameOfPlan(const Candidate& candidate, const std::string& model_hash) {
   return fmt::format("{} of model {}", Describe(candidate), model_hash);
 }
@@ -332,10 +355,14 @@ std::string NameOfPlan(const Candidate& candidate, const std::string& model_hash
 std::vector<int> PlansToTry(const planner::PlanAnswer& answer, size_t most) {
   const Candidate& chosen = answer.candidates[answer.chosen];
   std::vector<int> plans = {answer.chosen};
+  const auto is_in_memory = [](const Candidate& one) {
+    return !one.plan.experts_in_memory && !one.plan.spilled_kv;
+  };
+  if (!is_in_memory(chosen)) return plans;
   for (int i = 0; i < std::ssize(answer.candidates) && plans.size() < most; ++i) {
     const Candidate& one = answer.candidates[i];
     const bool runs_here = one.setup.num_ranks == chosen.setup.num_ranks &&
-                           one.setup.num_threads == chosen.setup.num_threads;
+                           one.setup.num_threads == chosen.setup.num_threads && is_in_memory(one);
     if (i != answer.chosen && one.is_ranked() && one.is_allowed() && runs_here) plans.push_back(i);
   }
   return plans;

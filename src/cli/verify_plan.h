@@ -3,13 +3,16 @@
 // evaluate/try_plans.h; how they were found planner/plan_search.h.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "comm/group.h"
 #include "cost/machine_profile.h"
+#include "evaluate/try_plans.h"
 #include "planner/plan_search.h"
 
 namespace convene::cli {
@@ -17,10 +20,11 @@ namespace convene::cli {
 inline constexpr size_t kMostTried = 3;  // plans
 
 struct VerifyWish {
-  std::string directory;         // of the model, with its weights
-  std::string model_hash;        // plan::ModelHash
-  double seconds = 0;            // that runs may take, without loading
-  double most_load_seconds = 0;  // as evaluate::TrialQuestion's
+  std::string directory;                      // of the model, with its weights
+  std::string model_hash;                     // plan::ModelHash
+  double seconds = 0;                         // that runs may take, without loading
+  double most_load_seconds = 0;               // as evaluate::TrialQuestion's
+  std::vector<uint64_t> memory_budgets = {};  // likewise
   size_t most_plans = kMostTried;
 };
 
@@ -56,9 +60,20 @@ struct Verification {
   std::vector<std::string> learnt;  // what of the profile was changed, for people
 };
 
+// Error: of such a model or workload no plans are tried, whatever they are: trials run decoders,
+// and route as the model does, or with a share of the tokens for a few experts.
+Status CheckTrials(const model::ModelSpec& spec, const planner::Workload& workload);
+
 // Candidates of the answer that would run, at most so many: the chosen one, and the best others
-// that may be chosen, of as many ranks and threads.
+// that may be chosen, of as many ranks and threads, with everything in memory. The chosen one alone
+// where it has not.
 std::vector<int> PlansToTry(const planner::PlanAnswer& answer, size_t most = kMostTried);
+
+// What is asked of the trials of these candidates: the steps that stand for the workload, and its
+// routing.
+evaluate::TrialQuestion TrialQuestionOf(const VerifyWish& wish, const planner::PlanSearch& search,
+                                        const planner::PlanAnswer& answer,
+                                        std::span<const int> plans);
 
 // As costs that learn from a plan name it: "2 ranks x 1 thread, int8, ... of model HASH".
 std::string NameOfPlan(const planner::Candidate& candidate, const std::string& model_hash);
@@ -66,7 +81,7 @@ std::string NameOfPlan(const planner::Candidate& candidate, const std::string& m
 // *Collective* with FollowRankZero. Runs the chosen plan and the best others that may be chosen, of
 // as many ranks as there are and with as many threads as the chosen one. A correction changes
 // `answer`; what was learnt `profile`, which the search must not read afterwards. Errors: the
-// chosen plan is for another number of ranks; those of evaluate::TryPlans.
+// chosen plan is for another number of ranks; those of CheckTrials and evaluate::TryPlans.
 Result<Verification> VerifyPlans(const VerifyWish& wish, comm::Group& ranks,
                                  planner::PlanSearch& search, planner::PlanAnswer& answer,
                                  cost::MachineProfile* profile);

@@ -148,12 +148,13 @@ void LeaveOutTooLong(int max_positions, planner::Workload& workload) {
   const auto is_too_long = [&](const planner::RequestLengths& request) {
     return int64_t{1} * request.prompt_tokens + request.gen_tokens > max_positions;
   };
-  const auto all = workload.requests.size();
-  const auto too_long = static_cast<size_t>(std::ranges::count_if(workload.requests, is_too_long));
-  if (too_long == 0 || too_long == all) return;
-  std::erase_if(workload.requests, is_too_long);
+  if (workload.longest_request() <= max_positions) return;
+  planner::Requests fitting = workload.requests.Without(is_too_long);
+  const int64_t all = workload.requests.count();
+  if (fitting.empty()) return;
   PrintNote("{} of {} requests have more than the {} positions of the model, and are left out\n",
-            too_long, all, max_positions);
+            all - fitting.count(), all, max_positions);
+  workload.requests = std::move(fitting);
 }
 
 }  // namespace convene::cli

@@ -6,15 +6,11 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <optional>
-#include <set>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "base/quote.h"
-#include "cost/exchange_levels.h"
 #include "cost/import_tables.h"
 #include "cost/json_reader.h"
 #include "cost/presets.h"
@@ -22,7 +18,6 @@
 namespace convene::cost {
 namespace {
 
-using schedule::TaskId;
 using schedule::TaskKind;
 
 constexpr double kPerGiga = 1e9;
@@ -241,24 +236,28 @@ void OperatorCosts::Note(const char* what, const Source& source, const std::stri
 }
 
 template <class Shape>
-double OperatorCosts::SecondsOf(const Source& source, const Shape& shape,
-                                const DeviceFigures& device) const {
+OperatorSeconds OperatorCosts::SecondsOf(const Source& source, const Shape& shape,
+                                         const DeviceFigures& device) const {
   const double ideal = WorkOf(shape, format_, device_).ideal_seconds;
   const double least = WorkOf(shape, format_, device).ideal_seconds;
-  if (source.model == nullptr) return std::max(line_.at(ideal), line_.alpha + least);
+  if (source.model == nullptr) {
+    return {.seconds = std::max(line_.at(ideal), line_.alpha + least)};
+  }
   const OperatorWork measured = WorkOf(shape, source.format, source.device);
-  const double seconds = source.model->Predict(measured.features, measured.ideal_seconds).seconds;
-  const double fixed = FixedSeconds(*source.model, seconds);
-  return fixed + std::max((seconds - fixed) * ideal / measured.ideal_seconds, least);
+  const OperatorPrediction there = source.model->Predict(measured.features, measured.ideal_seconds);
+  const double fixed = FixedSeconds(*source.model, there.seconds);
+  const double seconds =
+      fixed + std::max((there.seconds - fixed) * ideal / measured.ideal_seconds, least);
+  return {.seconds = seconds, .extrapolated = there.extrapolated ? seconds : 0};
 }
 
-double OperatorCosts::ProductSeconds(const ProductShape& shape) const {
+OperatorSeconds OperatorCosts::ProductSeconds(const ProductShape& shape) const {
   return SecondsOf(product_, shape, device_);
 }
 
-double OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                                     double elements) const {
-  if (!(slots > 0) || !(visited > 0)) return 0;
+OperatorSeconds OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots,
+                                              double visited, double elements) const {
+  if (!(slots > 0) || !(visited > 0)) return {};
   switch (order_) {
     case ExpertsOrder::kGrouped:
       return GroupedExpertsSeconds(moe, slots, visited, elements);
@@ -266,13 +265,16 @@ double OperatorCosts::ExpertsSeconds(const model::MoeSpec& moe, double slots, do
       return DenseExpertsSeconds(moe, slots, visited, elements);
     case ExpertsOrder::kFaster:
       return std::min(GroupedExpertsSeconds(moe, slots, visited, elements),
-                      DenseExpertsSeconds(moe, slots, visited, elements));
+                      DenseExpertsSeconds(moe, slots, visited, elements),
+                      [](const OperatorSeconds& grouped, const OperatorSeconds& dense) {
+                        return grouped.seconds < dense.seconds;
+                      });
   }
-  return 0;
+  return {};
 }
 
-double OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                                            double elements) const {
+OperatorSeconds OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double slots,
+                                                     double visited, double elements) const {
   // To the device it is a layer of its own experts alone, whose tokens are the rows that arrive:
   // each visits as many of them as there are rows in all. Tables that have a degree of expert
   // parallelism give every rank all tokens, which it then has to sort; here a rank gets its own.
@@ -289,20 +291,22 @@ double OperatorCosts::GroupedExpertsSeconds(const model::MoeSpec& moe, double sl
   return SecondsOf(experts_, shape, for_experts_);
 }
 
-double OperatorCosts::DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                                          double elements) const {
+OperatorSeconds OperatorCosts::DenseExpertsSeconds(const model::MoeSpec& moe, double slots,
+                                                   double visited, double elements) const {
   const double rows = slots / visited;
   const double hidden = spec_->hidden_size;
   const double first = moe.activation.gated() ? 2 : 1;  // matrices, of those before the last
   const double width = elements / ((first + 1) * hidden);
-  const double of_expert =
+  OperatorSeconds of_expert =
       SecondsOf(product_, ProductShape{.rows = rows, .columns = first * width, .inner = hidden},
-                for_experts_) +
-      SecondsOf(product_, ProductShape{.rows = rows, .columns = hidden, .inner = width},
-                for_experts_) +
-      OtherSeconds(rows * (first + 1) * width * kElementBytes);
+                for_experts_);
+  of_expert += SecondsOf(product_, ProductShape{.rows = rows, .columns = hidden, .inner = width},
+                         for_experts_);
+  of_expert.seconds += OtherSeconds(rows * (first + 1) * width * kElementBytes);
+  OperatorSeconds all = of_expert * visited;
   // Rows are gathered and scattered for all experts together.
-  return visited * of_expert + 2 * OtherSeconds(2 * slots * hidden * kElementBytes);
+  all.seconds += 2 * OtherSeconds(2 * slots * hidden * kElementBytes);
+  return all;
 }
 
 double OperatorCosts::OtherSeconds(double bytes) const {
@@ -316,25 +320,26 @@ double OperatorCosts::ScoreSeconds(double flops, double bytes) const {
                                 line_.beta * bytes / device_.memory_bytes_per_second);
 }
 
-double OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& parts,
-                                  bool is_projected) const {
-  double seconds = ScoreSeconds(parts.score_flops, parts.cache_bytes);
+OperatorSeconds OperatorCosts::TaskSeconds(const schedule::Task& task, const TaskParts& parts,
+                                           bool is_projected) const {
+  OperatorSeconds all{.seconds = ScoreSeconds(parts.score_flops, parts.cache_bytes)};
   if (task.kind == TaskKind::kExperts) {
-    if (!(parts.groups > 0)) return seconds;
+    if (!(parts.groups > 0)) return all;
     const double elements = parts.weight_bytes / parts.groups / format_.weight_bytes;
     const auto& layers = task.encoder ? spec_->encoder_layers : spec_->layers;
-    return seconds + ExpertsSeconds(*layers[task.layer].moe, parts.product_flops / (2 * elements),
-                                    parts.groups, elements);
+    all += ExpertsSeconds(*layers[task.layer].moe, parts.product_flops / (2 * elements),
+                          parts.groups, elements);
+    return all;
   }
-  seconds += OtherSeconds(parts.row_bytes);
-  if (!(parts.weight_bytes > 0)) return seconds;
+  all.seconds += OtherSeconds(parts.row_bytes);
+  if (!(parts.weight_bytes > 0)) return all;
   const double elements = parts.weight_bytes / format_.weight_bytes;
   const double rows = parts.product_flops / (2 * elements);
   for (const Matrix& matrix : MatricesOfPart(WholeMatricesOf(task, *spec_, is_projected), elements,
                                              double(spec_->hidden_size))) {
-    seconds += ProductSeconds({.rows = rows, .columns = matrix.columns, .inner = matrix.inner});
+    all += ProductSeconds({.rows = rows, .columns = matrix.columns, .inner = matrix.inner});
   }
-  return seconds;
+  return all;
 }
 
 const OperatorCosts::Source& OperatorCosts::OfCollective(TaskKind kind) const {
@@ -349,11 +354,11 @@ double RanksInRange(const OperatorModel& model, double num_ranks) {
   return std::clamp(num_ranks, model.ranges[1].min, model.ranges[1].max);
 }
 
-double CollectiveSeconds(const OperatorModel& model, double link_bytes_per_second, double num_ranks,
-                         double bytes) {
+OperatorPrediction PredictCollective(const OperatorModel& model, double link_bytes_per_second,
+                                     double num_ranks, double bytes) {
   const OperatorWork work =
       WorkOf(CollectiveShape{.bytes = bytes, .num_ranks = num_ranks}, link_bytes_per_second);
-  return model.Predict(work.features, work.ideal_seconds).seconds;
+  return model.Predict(work.features, work.ideal_seconds);
 }
 
 }  // namespace
@@ -361,23 +366,27 @@ double CollectiveSeconds(const OperatorModel& model, double link_bytes_per_secon
 double OperatorCosts::ExchangeOnce(TaskKind kind, double num_ranks) const {
   const Source& source = OfCollective(kind);
   if (source.model == nullptr) return machine_->links.front().latency_seconds;
-  return CollectiveSeconds(*source.model, source.link_bytes_per_second,
-                           RanksInRange(*source.model, num_ranks), source.model->ranges[0].min);
+  return PredictCollective(*source.model, source.link_bytes_per_second,
+                           RanksInRange(*source.model, num_ranks), source.model->ranges[0].min)
+      .seconds;
 }
 
-double OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks, double bytes,
-                                     double link_bytes_per_second) const {
+OperatorCosts::LinkShare OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks,
+                                                       double bytes,
+                                                       double link_bytes_per_second) const {
   const Source& source = OfCollective(kind);
-  if (source.model == nullptr || !(bytes > 0)) return 1;
+  if (source.model == nullptr || !(bytes > 0)) return {};
   // At the same ideal seconds: what a protocol loses, it loses by how long the link is busy.
   const double ranks = RanksInRange(*source.model, num_ranks);
   const double ideal = bytes / link_bytes_per_second;
   const double buffer = ideal * source.link_bytes_per_second * ranks / (ranks - 1);
-  const double once = CollectiveSeconds(*source.model, source.link_bytes_per_second, ranks,
-                                        source.model->ranges[0].min);
-  const double seconds = CollectiveSeconds(*source.model, source.link_bytes_per_second, ranks,
-                                           std::max(buffer, source.model->ranges[0].min));
-  return ideal / std::max(ideal, seconds - once);
+  const auto at = [&](double of_bytes) {
+    return PredictCollective(*source.model, source.link_bytes_per_second, ranks, of_bytes);
+  };
+  const double least_bytes = source.model->ranges[0].min;
+  const OperatorPrediction there = at(std::max(buffer, least_bytes));
+  return {.efficiency = ideal / std::max(ideal, there.seconds - at(least_bytes).seconds),
+          .is_extrapolated = there.extrapolated || ranks != num_ranks};
 }
 
 int OperatorCosts::MultiprocessorsOf(TaskKind kind) const {
@@ -389,189 +398,6 @@ int OperatorCosts::MultiprocessorsOfExchange(double bytes_per_second) const {
   if (most == 0) return 0;
   const int needed = static_cast<int>(std::ceil(bytes_per_second / kBytesPerMultiprocessor));
   return std::clamp(exchange_multiprocessors_ > 0 ? exchange_multiprocessors_ : needed, 1, most);
-}
-
-namespace {
-
-// By layer, whether queries, keys and values are tasks of their own.
-std::set<std::pair<bool, int>> ProjectedLayers(const schedule::Schedule& schedule) {
-  std::set<std::pair<bool, int>> layers;
-  for (const schedule::Task& task : schedule.tasks) {
-    if (task.kind == TaskKind::kProject) layers.insert({task.encoder, task.layer});
-  }
-  return layers;
-}
-
-// Seconds of tasks; ranks that are alike have many of the same.
-class SecondsOfTasks {
- public:
-  SecondsOfTasks(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
-      : costs_(costs), sizes_(sizes), projected_(ProjectedLayers(schedule)) {}
-
-  double of(const schedule::Task& task) {
-    const TaskParts parts = PartsOf(task, sizes_);
-    const Key key = {static_cast<double>(task.kind),
-                     static_cast<double>(task.layer),
-                     task.encoder ? 1.0 : 0.0,
-                     static_cast<double>(task.block),
-                     parts.product_flops,
-                     parts.weight_bytes,
-                     parts.groups,
-                     parts.score_flops,
-                     parts.cache_bytes,
-                     parts.row_bytes};
-    const auto [found, is_new] = seconds_.try_emplace(key);
-    if (is_new) {
-      const bool is_projected = projected_.contains({task.encoder, task.layer});
-      found->second = costs_.TaskSeconds(task, parts, is_projected);
-    }
-    return found->second;
-  }
-
- private:
-  using Key = std::array<double, 10>;
-
-  const OperatorCosts& costs_;
-  const Sizes& sizes_;
-  std::set<std::pair<bool, int>> projected_;
-  std::map<Key, double> seconds_;
-};
-
-// Figures of exchanges; those of alike layers are the same.
-class FiguresOfExchanges {
- public:
-  explicit FiguresOfExchanges(const OperatorCosts& costs) : costs_(costs) {}
-
-  double Once(TaskKind kind, double num_ranks) {
-    const auto [found, is_new] = once_.try_emplace({kind, num_ranks});
-    if (is_new) found->second = costs_.ExchangeOnce(kind, num_ranks);
-    return found->second;
-  }
-
-  double Efficiency(TaskKind kind, double num_ranks, double bytes, double link_bytes_per_second) {
-    const auto [found, is_new] =
-        efficiency_.try_emplace({kind, num_ranks, bytes, link_bytes_per_second});
-    if (is_new) {
-      found->second = costs_.LinkEfficiency(kind, num_ranks, bytes, link_bytes_per_second);
-    }
-    return found->second;
-  }
-
- private:
-  const OperatorCosts& costs_;
-  std::map<std::pair<TaskKind, double>, double> once_;
-  std::map<std::tuple<TaskKind, double, double, double>, double> efficiency_;
-};
-
-// Prices of a schedule's activities, one after the other.
-class SchedulePricer {
- public:
-  SchedulePricer(const schedule::Schedule& schedule, const OperatorCosts& costs, const Sizes& sizes)
-      : schedule_(schedule),
-        costs_(costs),
-        sizes_(sizes),
-        levels_(costs.machine().links, schedule.num_ranks),
-        seconds_of_tasks_(schedule, costs, sizes),
-        exchanges_(costs),
-        num_multiprocessors_(costs.device().num_multiprocessors) {
-    const RateCurve device =
-        num_multiprocessors_ > 0 ? LinearRate(1, num_multiprocessors_) : ConstantRate(1);
-    for (int rank = 0; rank < schedule.num_ranks; ++rank) {
-      prices_.resources.push_back({fmt::format("r{} device", rank), ResourceKind::kCores, device});
-    }
-    levels_.AddResources(prices_.resources);
-    const double disk_gbps = costs.machine().machine.disk_gbps;
-    if (disk_gbps > 0) {
-      disk_ = static_cast<int32_t>(prices_.resources.size());
-      prices_.resources.push_back(
-          {"disk", ResourceKind::kDisk, ConstantRate(kPerGiga * disk_gbps)});
-    }
-    prices_.first_demand.push_back(0);
-  }
-
-  void Add(std::span<const TaskId> tasks) {
-    const schedule::Task& task = schedule_.tasks[tasks.front()];
-    const double fixed = IsCollective(task.kind) ? AddExchange(tasks) : 0;
-    if (!IsCollective(task.kind)) AddComputation(task);
-    prices_.fixed_seconds.push_back(fixed);
-    prices_.first_demand.push_back(static_cast<int32_t>(prices_.demands.size()));
-  }
-
-  Prices Take() && { return std::move(prices_); }
-
- private:
-  void AddComputation(const schedule::Task& task) {
-    if (!task.work.disk_bytes.empty()) {
-      const double bytes = Value(task.work.disk_bytes, sizes_);
-      if (disk_ && bytes > 0) prices_.demands.push_back({.resource = *disk_, .amount = bytes});
-      return;
-    }
-    const double seconds = seconds_of_tasks_.of(task);
-    if (seconds > 0) AddDevice(task.lane.rank, seconds, costs_.MultiprocessorsOf(task.kind));
-  }
-
-  // A device for so many seconds, or so many of its multiprocessors.
-  void AddDevice(int rank, double seconds, int multiprocessors) {
-    Demand demand{.resource = rank, .amount = seconds};
-    if (num_multiprocessors_ > 0) {
-      demand.streams = multiprocessors;
-      demand.amount *= double(multiprocessors) / num_multiprocessors_;
-    }
-    prices_.demands.push_back(demand);
-  }
-
-  // Its fixed seconds.
-  double AddExchange(std::span<const TaskId> tasks) {
-    const TaskKind kind = schedule_.tasks[tasks.front()].kind;
-    const auto num_ranks = static_cast<double>(tasks.size());
-    double fixed = num_ranks > 1 ? exchanges_.Once(kind, num_ranks) : 0;
-    double longest = 0;  // of a level
-    double rate = 0;     // that its links reach
-    const auto loads = levels_.LoadsOf(schedule_, tasks, sizes_);
-    for (int index = 0; index < levels_.num_levels(); ++index) {
-      const ExchangeLevels::LevelLoads& of_level = loads[index];
-      if (of_level.loads.empty()) continue;
-      const LinkLevel& link = levels_.level(index);
-      if (index > 0) fixed += link.latency_seconds;
-      const double efficiency = exchanges_.Efficiency(kind, of_level.num_ranks, of_level.most_bytes,
-                                                      link.bytes_per_second);
-      for (const ExchangeLevels::Load& load : of_level.loads) {
-        prices_.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
-      }
-      const double reached = link.bytes_per_second * efficiency;
-      if (of_level.most_bytes / reached <= longest) continue;
-      longest = of_level.most_bytes / reached;
-      rate = reached;
-    }
-    if (longest > 0 && num_multiprocessors_ > 0) {
-      const int multiprocessors = costs_.MultiprocessorsOfExchange(rate);
-      for (const TaskId id : tasks) {
-        AddDevice(schedule_.tasks[id].lane.rank, longest, multiprocessors);
-      }
-    }
-    return fixed;
-  }
-
-  const schedule::Schedule& schedule_;
-  const OperatorCosts& costs_;
-  const Sizes& sizes_;
-  ExchangeLevels levels_;
-  SecondsOfTasks seconds_of_tasks_;
-  FiguresOfExchanges exchanges_;
-  int num_multiprocessors_;
-  std::optional<int32_t> disk_ = {};  // among the resources
-  Prices prices_;
-};
-
-}  // namespace
-
-Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
-                     const OperatorCosts& costs, const Sizes& sizes) {
-  SchedulePricer pricer(schedule, costs, sizes);
-  for (int activity = 0; activity < graph.num_activities(); ++activity) {
-    pricer.Add(graph.tasks_of(activity));
-  }
-  return std::move(pricer).Take();
 }
 
 }  // namespace convene::cost

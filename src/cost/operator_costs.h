@@ -1,6 +1,6 @@
 // What the tasks of steps cost on a machine of whose operators there are models, or of which only a
-// data sheet is known, and prices of a schedule by that: machines that are not here. What steps
-// cost that were measured on a machine is step_costs.h.
+// data sheet is known: machines that are not here. Prices of a schedule by that are
+// operator_prices.h, and what steps cost that were measured on a machine step_costs.h.
 //
 // A task is the operators that a device computes one after the other: products, routed experts,
 // scores, and passes over rows. Each takes what its model says. An operator without a model takes
@@ -17,8 +17,6 @@
 #include "base/result.h"
 #include "cost/machine_profile.h"
 #include "cost/operator_work.h"
-#include "cost/prices.h"
-#include "cost/sizes.h"
 #include "cost/task_matrices.h"
 #include "cost/task_parts.h"
 #include "model/model_spec.h"
@@ -50,6 +48,22 @@ struct OperatorCostsOptions {
 // (DeepEP in SGLang 0.5.12, tables of aiconfigurator). With 17 and more the links are what limits.
 inline constexpr double kBytesPerMultiprocessor = 17e9;
 
+// What something takes, and how much of that is predicted beyond what was measured
+// (OperatorPrediction::extrapolated).
+struct OperatorSeconds {
+  double seconds = 0;
+  double extrapolated = 0;  // of them
+
+  OperatorSeconds& operator+=(const OperatorSeconds& other) {
+    seconds += other.seconds;
+    extrapolated += other.extrapolated;
+    return *this;
+  }
+  OperatorSeconds operator*(double times) const {
+    return {.seconds = times * seconds, .extrapolated = times * extrapolated};
+  }
+};
+
 class OperatorCosts {
  public:
   // A schedule's work has ElementBytes::weights as the format has them. Refers to both, which
@@ -65,18 +79,19 @@ class OperatorCosts {
   const ProductFormat& format() const { return format_; }
 
   // Of a task that is no collective, with these parts. `is_projected`: as WholeMatricesOf.
-  double TaskSeconds(const schedule::Task& task, const TaskParts& parts, bool is_projected) const;
+  OperatorSeconds TaskSeconds(const schedule::Task& task, const TaskParts& parts,
+                              bool is_projected) const;
 
-  double ProductSeconds(const ProductShape& shape) const;
+  OperatorSeconds ProductSeconds(const ProductShape& shape) const;
   // `slots` rows of `visited` experts, of each of which the device has `elements` weights; in the
   // order of the options, as the two after it by themselves.
-  double ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                        double elements) const;
-  double GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                               double elements) const;
-  double DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
-                             double elements) const;
-  // Of a pass over rows: at the device's limits, on the line.
+  OperatorSeconds ExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                 double elements) const;
+  OperatorSeconds GroupedExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                        double elements) const;
+  OperatorSeconds DenseExpertsSeconds(const model::MoeSpec& moe, double slots, double visited,
+                                      double elements) const;
+  // Of a pass over rows: at the device's limits, on the line. Nobody measured it at any size.
   double OtherSeconds(double bytes) const;
   // Of scores: the longer of what their products and their keys and values take. Products reach the
   // share of the peak that FlashAttention-2 publishes: 0.72 on Ampere and Ada (225 of 312 TFLOPS on
@@ -86,10 +101,15 @@ class OperatorCosts {
   double ScoreSeconds(double flops, double bytes) const;
 
   // Of a collective: its fixed seconds among so many ranks, and what part of a link's rate is
-  // reached by one that carries so many bytes at that rate.
+  // reached by one that carries so many bytes at that rate; whether either is of more bytes or of
+  // another number of ranks than were measured.
+  struct LinkShare {
+    double efficiency = 1;
+    bool is_extrapolated = false;
+  };
   double ExchangeOnce(schedule::TaskKind kind, double num_ranks) const;
-  double LinkEfficiency(schedule::TaskKind kind, double num_ranks, double bytes,
-                        double link_bytes_per_second) const;
+  LinkShare LinkEfficiency(schedule::TaskKind kind, double num_ranks, double bytes,
+                           double link_bytes_per_second) const;
 
   // Multiprocessors of a device that a task computes on, and those that an exchange takes which
   // moves so many bytes per second; 0: the device is not made of any.
@@ -114,7 +134,8 @@ class OperatorCosts {
   const Source& OfCollective(schedule::TaskKind kind) const;
   // On the device, or on the part of it that the budget leaves.
   template <class Shape>
-  double SecondsOf(const Source& source, const Shape& shape, const DeviceFigures& device) const;
+  OperatorSeconds SecondsOf(const Source& source, const Shape& shape,
+                            const DeviceFigures& device) const;
 
   const MachineProfile* machine_;
   const model::ModelSpec* spec_;
@@ -133,14 +154,5 @@ class OperatorCosts {
   Source all_to_all_;
   std::vector<std::string> notes_;
 };
-
-// Each task takes its rank's device for its seconds. An exchange starts after its fixed seconds and
-// the latencies of the levels that it crosses, and then takes the links of each level for its
-// bytes, and so many multiprocessors of its ranks' devices: where it runs beside computation that
-// leaves it fewer, both are slower (EPS-MoE, section V-B3). Reads take the rate of the machine's
-// disk and nothing of a device, and no time where that rate is 0. Sizes are as expected; all kinds
-// of tasks have a price.
-Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
-                     const OperatorCosts& costs, const Sizes& sizes);
 
 }  // namespace convene::cost

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cost/operator_prices.h"
 #include "cost/presets.h"
 
 namespace convene::cost {
@@ -57,7 +58,7 @@ double ExchangeSeconds(const MachineProfile& machine, const Schedule& schedule) 
   const auto costs = OperatorCosts::Create(machine, spec, {.format = "bf16"});
   CHECK(costs.ok(), "{}", costs.error().message);
   return SecondsAlone(
-      PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes), 0);
+      PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes).prices, 0);
 }
 
 TEST(OperatorCosts, MoreWorkTakesLonger) {
@@ -73,9 +74,9 @@ TEST(OperatorCosts, MoreWorkTakesLonger) {
     double scores = 0;
     for (double rows = 64; rows <= 16384; rows *= 4) {
       const double more_product =
-          costs->ProductSeconds({.rows = rows, .columns = 6144, .inner = 4096});
+          costs->ProductSeconds({.rows = rows, .columns = 6144, .inner = 4096}).seconds;
       const double more_experts =
-          costs->ExpertsSeconds(*spec.layers[0].moe, 2 * rows, 8, 3.0 * 4096 * 14336);
+          costs->ExpertsSeconds(*spec.layers[0].moe, 2 * rows, 8, 3.0 * 4096 * 14336).seconds;
       const double more_scores = costs->ScoreSeconds(1e6 * rows, 1e3 * rows);
       EXPECT_GT(more_product, product) << name << " " << rows;
       EXPECT_GT(more_experts, experts) << name << " " << rows;
@@ -122,8 +123,8 @@ TEST(OperatorCosts, ARelativeHasTheShareOfItsLimitsThatTheMeasuredDeviceHas) {
   const auto half_costs = OperatorCosts::Create(half, spec, {.format = "bf16"});
   const ProductShape shape{.rows = 8192, .columns = 8192, .inner = 8192};
   const double fixed = a100->operators.at("product bf16").curve.line.alpha;
-  EXPECT_NEAR(half_costs->ProductSeconds(shape) - fixed,
-              2 * (whole_costs->ProductSeconds(shape) - fixed), 1e-9);
+  EXPECT_NEAR(half_costs->ProductSeconds(shape).seconds - fixed,
+              2 * (whole_costs->ProductSeconds(shape).seconds - fixed), 1e-9);
   EXPECT_THAT(half_costs->notes(), Contains(HasSubstr("half a GPU reaches the share")));
 }
 
@@ -134,12 +135,12 @@ TEST(OperatorCosts, ExpertsAreComputedInTheFasterOrder) {
   const auto costs = OperatorCosts::Create(*machine, spec);
   for (const double slots : {8.0, 256.0, 65536.0}) {
     const double elements = 3.0 * 4096 * 14336;
-    EXPECT_EQ(costs->ExpertsSeconds(moe, slots, 8, elements),
-              std::min(costs->GroupedExpertsSeconds(moe, slots, 8, elements),
-                       costs->DenseExpertsSeconds(moe, slots, 8, elements)));
+    EXPECT_EQ(costs->ExpertsSeconds(moe, slots, 8, elements).seconds,
+              std::min(costs->GroupedExpertsSeconds(moe, slots, 8, elements).seconds,
+                       costs->DenseExpertsSeconds(moe, slots, 8, elements).seconds));
     const auto dense = OperatorCosts::Create(*machine, spec, {.order = ExpertsOrder::kDense});
-    EXPECT_EQ(dense->ExpertsSeconds(moe, slots, 8, elements),
-              costs->DenseExpertsSeconds(moe, slots, 8, elements));
+    EXPECT_EQ(dense->ExpertsSeconds(moe, slots, 8, elements).seconds,
+              costs->DenseExpertsSeconds(moe, slots, 8, elements).seconds);
   }
 }
 
@@ -150,7 +151,7 @@ TEST(OperatorCosts, ProductsLeaveMultiprocessorsAsLongAsThePeakOfTheOthersIsEnou
   const double elements = 3.0 * 4096 * 14336;
   const auto seconds = [&](int budget, double slots) {
     const auto costs = OperatorCosts::Create(*machine, spec, {.comm_budget = budget});
-    return costs->GroupedExpertsSeconds(moe, slots, 8, elements);
+    return costs->GroupedExpertsSeconds(moe, slots, 8, elements).seconds;
   };
   for (const double slots : {8.0, 65536.0}) EXPECT_EQ(seconds(16, slots), seconds(0, slots));
   // Many rows wait for products, few for memory.
@@ -169,7 +170,7 @@ TEST(OperatorCosts, AnExchangeTakesMultiprocessorsOfItsRanks) {
     const auto costs =
         OperatorCosts::Create(*machine, spec, {.exchange_multiprocessors = multiprocessors});
     const Prices prices =
-        PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes);
+        PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes).prices;
     std::vector<int> of_rank(4, 0);
     for (const Demand& demand : prices.demands) {
       if (demand.resource < 4) of_rank[demand.resource] += demand.streams;
@@ -216,6 +217,31 @@ TEST(OperatorCosts, AnExchangeIsNoFasterThanEachLevelAllows) {
     EXPECT_GE(ExchangeSeconds(*machine, AllToAll(128, 1e6)),
               ExchangeSeconds(*machine, AllToAll(64, 1e6)));
   }
+}
+
+TEST(OperatorCosts, WhatLiesBeyondTheTablesIsToldFromWhatLiesInThem) {
+  const model::ModelSpec spec = Spec();
+  const model::MoeSpec& moe = *spec.layers[0].moe;
+  const auto machine = Preset("a100-nvlink");
+  const auto costs = OperatorCosts::Create(*machine, spec, {.order = ExpertsOrder::kGrouped});
+  const double most_rows = machine->operators.at("product bf16").ranges[0].max;
+  const double most_tokens = machine->operators.at("grouped_product bf16").ranges[0].max;
+  for (const double factor : {0.25, 4.0}) {
+    const bool is_beyond = factor > 1;
+    const OperatorSeconds product =
+        costs->ProductSeconds({.rows = factor * most_rows, .columns = 4096, .inner = 4096});
+    EXPECT_EQ(product.extrapolated, is_beyond ? product.seconds : 0);
+    const OperatorSeconds experts =
+        costs->ExpertsSeconds(moe, 2 * factor * most_tokens, 8, 3.0 * 4096 * 14336);
+    EXPECT_EQ(experts.extrapolated, is_beyond ? experts.seconds : 0);
+  }
+  const double most_bytes = machine->operators.at("all_to_all").ranges[0].max;
+  const auto share_of = [&](const Schedule& schedule) {
+    return PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes)
+        .extrapolated_share;
+  };
+  EXPECT_EQ(share_of(AllToAll(4, most_bytes / 64)), 0);
+  EXPECT_EQ(share_of(AllToAll(4, 4 * most_bytes)), 1);
 }
 
 TEST(OperatorCosts, RanksOfAHostTakeTurnsAtItsPort) {

@@ -9,8 +9,8 @@
 namespace convene::cost {
 namespace {
 
-double Widest(const ErrorRange& error) {
-  return std::max(std::abs(error.low), std::abs(error.high));
+double Widest(const std::optional<ErrorRange>& error) {
+  return error ? std::max(std::abs(error->low), std::abs(error->high)) : 0;
 }
 
 // How far the seconds may be from what is predicted, in either direction.
@@ -40,8 +40,9 @@ KindSeconds SecondsOnPath(const schedule::Schedule& schedule, const schedule::Ti
 }
 
 StepErrors ErrorsOf(const StepCosts& costs) {
-  const auto range = [](const std::optional<HeldOut>& held_out) {
-    return held_out ? ErrorRange{.low = held_out->low, .high = held_out->high} : ErrorRange{};
+  const auto range = [](const std::optional<HeldOut>& held_out) -> std::optional<ErrorRange> {
+    if (!held_out) return std::nullopt;
+    return ErrorRange{.low = held_out->low, .high = held_out->high};
   };
   StepErrors errors{.exchanges = range(costs.exchange_held_out),
                     .overlapped = range(costs.overlapped_held_out),
@@ -49,6 +50,14 @@ StepErrors ErrorsOf(const StepCosts& costs) {
   for (size_t kind = 0; kind < errors.by_kind.size(); ++kind) {
     errors.by_kind[kind] = range(costs.held_out[kind]);
   }
+  return errors;
+}
+
+StepErrors WithUsualErrors(StepErrors errors) {
+  const ErrorRange usual = {.low = -kUsualError, .high = kUsualError};
+  for (std::optional<ErrorRange>& kind : errors.by_kind) kind = kind.value_or(usual);
+  errors.exchanges = errors.exchanges.value_or(usual);
+  errors.overlapped = errors.overlapped.value_or(usual);
   return errors;
 }
 
@@ -60,14 +69,31 @@ Interval IntervalOf(const Outline& step, const StepErrors& errors) {
   return {.low = high > 0 ? step.seconds * step.seconds / high : 0, .high = high};
 }
 
-Interval IntervalOfDifference(const Outline& first, const Outline& second,
-                              const StepErrors& errors) {
+namespace {
+
+double SpreadOfDifference(const Outline& first, const Outline& second, const StepErrors& errors) {
   KindSeconds difference = first.by_kind;
   for (size_t kind = 0; kind < difference.size(); ++kind) difference[kind] -= second.by_kind[kind];
-  const double spread =
-      SpreadOf(difference, first.overlapped_seconds - second.overlapped_seconds, errors);
+  return SpreadOf(difference, first.overlapped_seconds - second.overlapped_seconds, errors);
+}
+
+}  // namespace
+
+Interval IntervalOfDifference(const Outline& first, const Outline& second,
+                              const StepErrors& errors) {
+  const double spread = SpreadOfDifference(first, second, WithUsualErrors(errors));
   const double seconds = first.seconds - second.seconds;
   return {.low = seconds - spread, .high = seconds + spread};
+}
+
+bool HasUsualErrors(const Outline& first, const Outline& second, const StepErrors& errors) {
+  return SpreadOfDifference(first, second, errors) <
+         SpreadOfDifference(first, second, WithUsualErrors(errors));
+}
+
+bool SurelyTakesLonger(const Outline& first, const Outline& second, const StepErrors& errors) {
+  return first.seconds >= kLeastGain * second.seconds &&
+         IntervalOfDifference(first, second, errors).low > 0;
 }
 
 }  // namespace convene::cost

@@ -64,6 +64,37 @@ TEST(StepInterval, OfADifferenceLeavesOutWhatBothHave) {
   EXPECT_GT(overlapped.high, 1 + 0.3 * 9);
 }
 
+TEST(StepInterval, DecisionsTakeTheUsualErrorWhereNoneIsKnown) {
+  const Outline plain = StepOfTasks(10, 5, false);
+  const Outline longer = StepOfTasks(10.5, 5, false);
+  const Outline parts = StepOfTasks(9.5, 5, true);
+  StepCosts costs = Measured();
+  // Known errors of 0 leave nothing open, and unknown ones as much as is usual.
+  costs.held_out[static_cast<size_t>(TaskKind::kExperts)] = HeldOut{};
+  EXPECT_EQ(IntervalOfDifference(longer, plain, ErrorsOf(costs)).low, 0.5);
+  costs.held_out[static_cast<size_t>(TaskKind::kExperts)].reset();
+  EXPECT_NEAR(IntervalOfDifference(longer, plain, ErrorsOf(costs)).low, 0.5 * (1 - kUsualError),
+              1e-12);
+  EXPECT_TRUE(HasUsualErrors(longer, plain, ErrorsOf(costs)));
+  EXPECT_FALSE(HasUsualErrors(StepOfTasks(10, 6, false), plain, ErrorsOf(costs)));
+  costs.overlapped_held_out = HeldOut{};
+  EXPECT_TRUE(SurelyTakesLonger(plain, parts, ErrorsOf(costs)));
+  costs.overlapped_held_out.reset();
+  EXPECT_FALSE(SurelyTakesLonger(plain, parts, ErrorsOf(costs)));
+  // What is told of a step knows nothing of that.
+  EXPECT_EQ(IntervalOf(parts, StepErrors()).high, parts.seconds);
+}
+
+TEST(StepInterval, AGainThatIsNextToNoneIsNoGain) {
+  StepCosts costs;
+  costs.held_out.fill(HeldOut{});
+  const Outline plain = StepOfTasks(10, 5, false);
+  for (const double gain : {0.0, 2e-16, 1e-9, 1e-3}) {
+    EXPECT_FALSE(SurelyTakesLonger(StepOfTasks(10 + 15 * gain, 5, false), plain, ErrorsOf(costs)));
+  }
+  EXPECT_TRUE(SurelyTakesLonger(StepOfTasks(10.1, 5, false), plain, ErrorsOf(costs)));
+}
+
 TEST(StepInterval, ExchangesAreWrongTogetherAndWhatIsExtrapolatedWidens) {
   StepCosts costs;
   costs.exchange_held_out = HeldOut{.low = -0.1, .high = 0.05};

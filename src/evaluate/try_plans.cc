@@ -136,6 +136,12 @@ class Runner {
     return formats;
   }
 
+  std::optional<uint64_t> MemoryBudget() const {
+    const std::vector<uint64_t>& budgets = question_.memory_budgets;
+    if (budgets.empty()) return std::nullopt;
+    return budgets.size() == 1 ? budgets.front() : budgets.at(static_cast<size_t>(group_.rank()));
+  }
+
   Status FindMeans() {
     const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
     if (!kernels) return kernels.error();
@@ -147,6 +153,7 @@ class Runner {
     cpus_ = *std::move(cpus);
     Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, cpus_);
     if (!tier) return tier.error();
+    engine::LimitTo(MemoryBudget(), &*tier);
     ledger_.emplace(*std::move(tier));
     const Result<engine::ModelSource> source = engine::ModelSource::Open(directory_);
     if (!source) return source.error();
@@ -218,6 +225,11 @@ class Runner {
     const plan::Plan& plan = question_.plans[index];
     if (plan.spilled_kv) {
       return Error{"keys and values on a disk are not tried: convene batch runs such a plan"};
+    }
+    if (plan.experts_in_memory) {
+      return Error{
+          "experts on a disk are not tried, since trials keep all weights in memory: compare runs "
+          "with convene bench"};
     }
     ReadyPlan& ready = ready_[index];
     ready.steps = StepsOf(question_, plan, spec_.vocab_size);
@@ -402,6 +414,7 @@ nlohmann::json ToJson(const TrialQuestion& question) {
                          {"expand_from_tokens", question.expand_from_tokens},
                          {"router_skew", question.router.skew},
                          {"num_experts_skew", question.router.num_experts},
+                         {"memory_budgets", question.memory_budgets},
                          {"seconds", question.seconds},
                          {"most_load_seconds", question.most_load_seconds},
                          {"plans", nlohmann::json::array()},
@@ -421,6 +434,7 @@ TrialQuestion TrialQuestionFromJson(const nlohmann::json& json) {
                          .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
                          .router = {.skew = json.at("router_skew").get<double>(),
                                     .num_experts = json.at("num_experts_skew").get<int>()},
+                         .memory_budgets = json.at("memory_budgets").get<std::vector<uint64_t>>(),
                          .seconds = json.at("seconds").get<double>(),
                          .most_load_seconds = json.at("most_load_seconds").get<double>()};
   for (const auto& each : json.at("plans")) {

@@ -3,6 +3,7 @@
 // and what becomes of the figures, is cli/verify_plan.h.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -26,8 +27,10 @@ struct TrialQuestion {
   int context = 0;             // tokens before a generated one; 0: no decode
   int step_tokens = 512;       // most tokens of a step of a group of ranks, unless a plan says it
   int expand_from_tokens = 0;  // as AttentionRole's: what the prices were made with
-  runtime::RouterOverride router = {};  // for experiments; not set: the model's own routing
-  double seconds = 0;                   // that runs may take, without loading
+  runtime::RouterOverride router = {};  // of the workload; not set: the model's own routing
+  // Most memory of each rank's process, or one number for all; none: what the machine has.
+  std::vector<uint64_t> memory_budgets = {};
+  double seconds = 0;  // that runs may take, without loading
   // That loading may take; weights of a plan behind the first are left alone where they would take
   // longer. 0: as long as it takes.
   double most_load_seconds = 0;
@@ -59,9 +62,10 @@ struct Trials {
 };
 
 // *Collective*; the trials are rank 0's. `directory`: where this rank has the model. A plan for
-// which there is no memory beside the others, or no time, is left out and says so; each that runs
-// does so at least twice. Errors, on all ranks: ranks with different models, a number of threads
-// that a rank does not have; on rank 0: a step that failed.
+// which there is no memory beside the others, or no time, or that has experts or keys and values on
+// a disk, is left out and says so; each that runs does so at least twice. Errors, on all ranks:
+// ranks with different models, a number of threads that a rank does not have; on rank 0: a step
+// that failed.
 Result<Trials> TryPlans(comm::Group& group, const std::string& directory,
                         const TrialQuestion& question);
 

@@ -168,17 +168,17 @@ void AddPipelinesOf(PlanSearch& search, const Candidate& base, const Solved& sol
 }
 
 void AddLayoutsOf(PlanSearch& search, const Candidate& base, const StepPricer& pricer) {
+  const PlanQuestion& question = search.question();
   Solver solver(search, base, pricer);
   std::vector<Solved> all;
-  for (const Layout& layout : DisaggregatedLayouts(search.question(), base.setup)) {
+  for (const Layout& layout : DisaggregatedLayouts(question, base.setup)) {
     Candidate candidate = base;
     candidate.plan.layout = layout;
     // What does not fit without a pipeline fits with none.
     Candidate tried = candidate;
     const auto memory =
-        search.question().memory_of(tried.setup, tried.plan, search.question().workload.batch);
-    const bool fits =
-        memory && memory->fits(search.question().memory_per_rank(base.setup.num_ranks));
+        question.memory_of(tried.setup, tried.plan, FewestTogether(question.workload));
+    const bool fits = memory && memory->fits(question.memory_per_rank(base.setup.num_ranks));
     Result<Solved> solved = fits ? solver.Solve(layout) : Result<Solved>(Error{""});
     if (solved) {
       all.push_back(*std::move(solved));

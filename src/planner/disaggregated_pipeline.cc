@@ -107,20 +107,21 @@ double ClosedFormSeconds(const DisaggregatedLines& lines, const DisaggregatedPip
 
 namespace {
 
-struct Span {
+struct BusyTime {
   double begin = 0;
   double end = 0;
 };
 
 // Seconds of `total` in which nothing of either list runs. Both are in order, and neither has two
 // that overlap.
-double IdleSeconds(double total, const std::vector<Span>& first, const std::vector<Span>& second) {
-  std::vector<Span> all(first.size() + second.size());
+double IdleSeconds(double total, const std::vector<BusyTime>& first,
+                   const std::vector<BusyTime>& second) {
+  std::vector<BusyTime> all(first.size() + second.size());
   std::merge(first.begin(), first.end(), second.begin(), second.end(), all.begin(),
-             [](const Span& a, const Span& b) { return a.begin < b.begin; });
+             [](const BusyTime& a, const BusyTime& b) { return a.begin < b.begin; });
   double busy = 0;
   double until = 0;
-  for (const Span& span : all) {
+  for (const BusyTime& span : all) {
     busy += std::max(0.0, span.end - std::max(until, span.begin));
     until = std::max(until, span.end);
   }
@@ -163,14 +164,14 @@ class Lanes {
 
   LaneTimes Take() const {
     LaneTimes times{.seconds = std::max(attention_, receive_)};
-    for (const Span& span : computes_) times.attention_busy += span.end - span.begin;
-    for (const Span& span : computes_experts_) times.experts_busy += span.end - span.begin;
+    for (const BusyTime& span : computes_) times.attention_busy += span.end - span.begin;
+    for (const BusyTime& span : computes_experts_) times.experts_busy += span.end - span.begin;
     times.exposed = IdleSeconds(times.seconds, computes_, computes_experts_);
     return times;
   }
 
  private:
-  static double Run(double begin, double seconds, std::vector<Span>& spans) {
+  static double Run(double begin, double seconds, std::vector<BusyTime>& spans) {
     if (seconds > 0) spans.push_back({begin, begin + seconds});
     return begin + seconds;
   }
@@ -183,8 +184,8 @@ class Lanes {
   double receive_ = 0;
   std::vector<double> returned_;  // by micro-batch, of the layer before
   std::vector<double> ready_;     // by micro-batch: its rows may be sent
-  std::vector<Span> computes_;
-  std::vector<Span> computes_experts_;
+  std::vector<BusyTime> computes_;
+  std::vector<BusyTime> computes_experts_;
 };
 
 }  // namespace

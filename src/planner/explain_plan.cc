@@ -32,6 +32,7 @@ enum Section {
   kKvDisk,
   kHead,
   kRest,
+  kWaiting,
   kNumSections
 };
 constexpr const char* kSectionNames[] = {"attention",
@@ -41,7 +42,8 @@ constexpr const char* kSectionNames[] = {"attention",
                                          "reading experts from the disk",
                                          "keys and values from the disk and to it",
                                          "head",
-                                         "norms, routers and dense layers"};
+                                         "norms, routers and dense layers",
+                                         "waiting for other requests"};
 
 Section SectionOf(TaskKind kind) {
   if (kind == TaskKind::kMoveExperts || kind == TaskKind::kLoadExperts) return kTransition;
@@ -81,12 +83,15 @@ std::array<double, kNumSections> SectionSeconds(const PlanFigures& figures) {
   for (size_t kind = 0; kind < path.size(); ++kind) {
     seconds[SectionOf(static_cast<TaskKind>(kind))] += path[kind];
   }
+  seconds[kWaiting] = figures.waiting_seconds;
   return seconds;
 }
 
 constexpr size_t kMostOfManyRanks = 4;
 // Of those that would need --allow: they are often faster, and not what was asked for.
 constexpr int kMostNotAllowed = 2;
+// Of the busiest rank over the mean: less explains nothing.
+constexpr double kToldImbalance = 1.05;
 // What differs from the chosen plan in its parts alone, and by no more than this, tells nothing.
 constexpr double kCopy = 0.002;
 
@@ -111,30 +116,34 @@ std::vector<int> BestOfSystems(const PlanAnswer& answer) {
   return found;
 }
 
-// The best of each system, then of each setup and layout, and of the chosen one the best other
+// How the work is divided, in both phases: all that tells plans apart but for their parts of steps,
+// their rows between ranks and how experts move.
+std::tuple<RankSetup, std::string, std::string> DivisionOf(const Candidate& one) {
+  return {one.setup, plan::ToText(one.plan.layout),
+          one.plan.decode ? plan::ExpertsText(*one.plan.decode) : ""};
+}
+
+// The best of each system, then of each setup and division, and of the chosen one the best other
 // form.
 std::vector<int> AlternativesOf(const PlanAnswer& answer, size_t most) {
   std::vector<int> found = BestOfSystems(answer);
-  std::vector<std::pair<RankSetup, std::string>> seen;
-  bool has_same = false;
-  int num_not_allowed = 0;
   const Candidate& chosen = answer.candidates[answer.chosen];
-  const auto key = [](const Candidate& one) {
-    return std::pair(one.setup, plan::ToText(one.plan.layout));
-  };
   if (found.size() > most) found.resize(most);
-  for (const int i : found) seen.push_back(key(answer.candidates[i]));
+  std::set<decltype(DivisionOf(chosen))> seen;
+  for (const int i : found) seen.insert(DivisionOf(answer.candidates[i]));
+  bool has_same = seen.contains(DivisionOf(chosen));
+  int num_not_allowed = 0;
   for (int i = 0; i < std::ssize(answer.candidates) && found.size() < most; ++i) {
     const Candidate& candidate = answer.candidates[i];
     if (i == answer.chosen || !candidate.is_ranked()) continue;
-    if (key(candidate) == key(chosen)) {
+    if (DivisionOf(candidate) == DivisionOf(chosen)) {
       const bool is_copy = std::abs(candidate.figures->score / chosen.figures->score - 1) < kCopy;
       if (!is_copy && !std::exchange(has_same, true)) found.push_back(i);
       continue;
     }
-    if (std::find(seen.begin(), seen.end(), key(candidate)) != seen.end()) continue;
+    if (seen.contains(DivisionOf(candidate))) continue;
     if (!candidate.is_allowed() && ++num_not_allowed > kMostNotAllowed) continue;
-    seen.push_back(key(candidate));
+    seen.insert(DivisionOf(candidate));
     found.push_back(i);
   }
   std::ranges::sort(found);
@@ -235,12 +244,13 @@ class FlipSearch {
     for (const int i : able_) {
       if (LeastScore(i, slowness) > kFarBehind * least) continue;
       Candidate one = answer_.candidates[i];
-      auto figures = search_.FiguresOf(one.setup, one.plan, search_.question().workload,
-                                       axis_.slower(slowness));
-      if (!figures) continue;
-      known_[i][slowness] = figures->score;
-      least = std::min(least, figures->score);
-      one.figures = *std::move(figures);
+      PlanThere there =
+          PriceAt(search_, one,
+                  {.workload = search_.question().workload, .conditions = axis_.slower(slowness)});
+      if (!there.figures) continue;
+      known_[i][slowness] = there.figures->score;
+      least = std::min(least, there.figures->score);
+      one.figures = there.figures;
       priced.emplace_back(std::move(one), i);
     }
     if (priced.empty()) return -1;
@@ -308,7 +318,7 @@ Flip FlipOf(PlanSearch& search, const PlanAnswer& answer, const Axis& axis) {
 
 // --- Regret over batch.
 
-// Plans that may be best at other batches and are not shown: the fastest of each setup and layout
+// Plans that may be best at other batches and are not shown: the fastest of each setup and division
 // with parts of steps, and of each without.
 constexpr size_t kMostRivals = 16;
 constexpr size_t kMostRivalsOfManyRanks = 4;
@@ -320,7 +330,7 @@ std::vector<int> RivalsOf(const PlanSearch& search, const PlanAnswer& answer,
   const auto key = [](const Candidate& one) {
     const strategy::Pipeline& pipeline = one.plan.pipeline;
     const bool is_whole = pipeline.micro_batches == 1 && pipeline.chunks == 1;
-    return std::tuple(one.setup, plan::ToText(one.plan.layout), is_whole);
+    return std::pair(DivisionOf(one), is_whole);
   };
   std::set<decltype(key(answer.candidates.front()))> seen;
   for (const int i : shown) seen.insert(key(answer.candidates[i]));
@@ -349,18 +359,13 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
     double best = 0;
     int best_candidate = -1;
     const auto score_of = [&](int index) -> double {
-      const Candidate& candidate = answer.candidates[index];
-      const auto memory =
-          question.memory_of(candidate.setup, candidate.plan, static_cast<int>(batch));
-      if (!memory || !memory->fits(candidate.memory_limit)) return -1;
-      const auto figures =
-          search.FiguresOf(candidate.setup, candidate.plan, batches.at(batch).workload);
-      if (!figures) return -1;
-      if (best_candidate < 0 || figures->score < best) {
-        best = figures->score;
+      const PlanThere there = PriceAt(search, answer.candidates[index], batches.at(batch));
+      if (!there.figures) return -1;
+      if (best_candidate < 0 || there.figures->score < best) {
+        best = there.figures->score;
         best_candidate = index;
       }
-      return figures->score;
+      return there.figures->score;
     };
     for (RegretCurve& curve : explanation.curves) {
       curve.regret.push_back(score_of(curve.candidate));
@@ -375,9 +380,9 @@ void AddCurves(PlanSearch& search, const PlanAnswer& answer, const std::vector<i
 
 }  // namespace
 
-std::string WhySlower(const PlanFigures& slower, const PlanFigures& faster) {
-  const auto more = SectionSeconds(slower);
-  const auto less = SectionSeconds(faster);
+std::string WhySlower(const PlanFigures& other, const PlanFigures& chosen) {
+  const auto more = SectionSeconds(other);
+  const auto less = SectionSeconds(chosen);
   std::vector<std::pair<double, Section>> differences;
   for (int section = 0; section < kNumSections; ++section) {
     differences.emplace_back(more[section] - less[section], static_cast<Section>(section));
@@ -387,11 +392,14 @@ std::string WhySlower(const PlanFigures& slower, const PlanFigures& faster) {
   std::vector<std::string> parts;
   for (const auto& [seconds, section] : differences) {
     // What is less than a hundredth of the whole explains nothing.
-    if (std::abs(seconds) < 0.01 * faster.score) continue;
+    if (std::abs(seconds) < 0.01 * chosen.score) continue;
     std::string part =
-        fmt::format("{} {:+.1f} %", kSectionNames[section], 100 * seconds / faster.score);
-    if (section == kExperts && slower.imbalance > 1.05) {
-      part += fmt::format(" (imbalance {:.2f})", slower.imbalance);
+        fmt::format("{} {:+.1f} %", kSectionNames[section], 100 * seconds / chosen.score);
+    // Of the plan whose experts take longer: that the other one has more of it explains nothing.
+    const auto& [longer, shorter] = seconds > 0 ? std::tie(other, chosen) : std::tie(chosen, other);
+    if (section == kExperts && longer.imbalance > std::max(kToldImbalance, shorter.imbalance)) {
+      part += fmt::format(" (imbalance {:.2f}{})", longer.imbalance,
+                          seconds > 0 ? "" : " of the chosen plan");
     }
     parts.push_back(std::move(part));
   }

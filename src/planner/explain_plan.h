@@ -13,7 +13,7 @@ namespace convene::planner {
 struct Alternative {
   int candidate = -1;       // of the answer's candidates
   double slower = 0;        // 0.18: it takes 18 % more than the chosen plan
-  std::string reason = {};  // "experts +12.3 ms (the busiest rank has 1.62 x the mean), ..."
+  std::string reason = {};  // "experts +12.3 ms (imbalance 1.62), ..."
   std::string would_win =
       {};  // "with batches of 64 and more"; or that it does at no value tried, and in what range
 };
@@ -49,8 +49,8 @@ struct Explanation {
 // that people know by name, then of each setup and layout.
 Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t most = 8);
 
-// What one plan takes more than another, by groups of tasks, the largest difference first. Where
-// exchanges differ, it says how much longer the busiest rank computes experts.
-std::string WhySlower(const PlanFigures& slower, const PlanFigures& faster);
+// What another plan takes more than the chosen one, by groups of tasks, the largest difference
+// first. Of experts with the imbalance, where whoever computes them longer has more of it.
+std::string WhySlower(const PlanFigures& other, const PlanFigures& chosen);
 
 }  // namespace convene::planner

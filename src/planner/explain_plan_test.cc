@@ -93,6 +93,37 @@ TEST(ExplainPlan, SystemsThatPeopleKnowByNameAreAmongTheAlternatives) {
   EXPECT_TRUE(std::ranges::any_of(divisions, [](const auto& cut) { return !cut.second; }));
 }
 
+Conditions SlowerBy(const std::string& figure, double factor) {
+  Conditions conditions;
+  (figure == "memory"  ? conditions.machine.memory
+   : figure == "cores" ? conditions.machine.compute
+                       : conditions.link) = factor;
+  return conditions;
+}
+
+// Of all that were priced and may be chosen: by index.
+int ChoiceAt(PlanSearch& search, const PlanAnswer& answer, const Conditions& conditions) {
+  std::vector<Candidate> priced;
+  std::vector<int> indices;
+  for (int i = 0; i < std::ssize(answer.candidates); ++i) {
+    Candidate one = answer.candidates[i];
+    if (!one.is_ranked() || !one.is_allowed()) continue;
+    const auto figures =
+        search.FiguresOf(one.setup, one.plan, search.question().workload, conditions);
+    if (!figures) continue;
+    const auto memory = search.question().memory_of(one.setup, one.plan, figures->batch);
+    if (!memory || !memory->fits(one.memory_limit)) continue;
+    one.figures = *figures;
+    priced.push_back(one);
+    indices.push_back(i);
+  }
+  std::vector<const Candidate*> sorted;
+  for (const Candidate& one : priced) sorted.push_back(&one);
+  if (sorted.empty()) return -1;
+  std::ranges::stable_sort(sorted, {}, [](const Candidate* one) { return one->figures->score; });
+  return indices[&ChoiceOf(search, sorted) - priced.data()];
+}
+
 TEST(ExplainPlan, AFigureFlipsTheChoiceWhereItSays) {
   Asked asked(1e9);
   asked.question.allowed.layout = true;
@@ -104,33 +135,70 @@ TEST(ExplainPlan, AFigureFlipsTheChoiceWhereItSays) {
   int found = 0;
   for (const Flip& flip : explanation.flips) {
     EXPECT_THAT(flip.words, HasSubstr(flip.figure));
-    const auto slower = [&flip](double factor) {
-      Conditions conditions;
-      (flip.figure == "memory"  ? conditions.machine.memory
-       : flip.figure == "cores" ? conditions.machine.compute
-                                : conditions.link) = factor;
-      return conditions;
-    };
-    const auto score_of = [&](const Candidate& one, double factor) {
-      return search.FiguresOf(one.setup, one.plan, asked.workload, slower(factor))->score;
+    const auto choice_at = [&](double factor) {
+      return ChoiceAt(search, *answer, SlowerBy(flip.figure, 1 / factor));
     };
     if (flip.candidate < 0) {
-      // Then none of all that were priced is better by what would be certain.
       for (const double factor : {1.0 / 16, 16.0}) {
-        const double chosen = score_of(answer->candidates[answer->chosen], factor);
-        for (const Candidate& one : answer->candidates) {
-          if (!one.is_ranked() || !one.is_allowed()) continue;
-          EXPECT_GT(1.1 * score_of(one, factor), chosen) << flip.words << ": " << Describe(one);
-        }
+        EXPECT_EQ(choice_at(factor), answer->chosen) << flip.words;
       }
       continue;
     }
     ++found;
-    const Candidate& other = answer->candidates[flip.candidate];
-    const Candidate& chosen = answer->candidates[answer->chosen];
-    EXPECT_LT(score_of(other, 1 / flip.factor), score_of(chosen, 1 / flip.factor)) << flip.words;
+    EXPECT_EQ(choice_at(flip.factor), flip.candidate) << flip.words;
   }
   EXPECT_GT(found, 0);
+}
+
+// Prompts and answers that are best in two divisions of the experts (hybrid_pass_test.cc).
+TEST(ExplainPlan, NoPlanStandsTwiceAmongTheAlternatives) {
+  Asked asked(1e8, {2});
+  for (model::LayerSpec& layer : asked.spec.layers) layer.moe->top_k = 1;
+  for (auto& task : asked.profile.steps[0].tasks) task->per_weight_byte.value = {1e-10, 1e-10};
+  asked.question.allowed.layout = true;
+  asked.question.passes_off = {"pipelines", "micro_batches", "heads"};
+  int num_hybrid = 0;
+  for (const int answer_tokens : {8, 256, 8192}) {
+    asked.workload = {.requests = {{16384, answer_tokens}},
+                      .batch = 4,
+                      .routing = {.skew = 0.9, .num_experts_skew = 2}};
+    PlanSearch search(asked.question);
+    const Result<PlanAnswer> answer = SearchPlan(search);
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    std::set<int> told = {answer->chosen};
+    for (const Alternative& each : ExplainPlan(search, *answer).alternatives) {
+      const Candidate& other = answer->candidates[each.candidate];
+      EXPECT_TRUE(told.insert(each.candidate).second) << Describe(other);
+      if (other.plan.changes_layout()) ++num_hybrid;
+    }
+  }
+  EXPECT_GT(num_hybrid, 1);
+}
+
+// Nobody can choose it there.
+TEST(ExplainPlan, WhatFlipsTheChoiceHasTheMemoryForWhatRunsTogether) {
+  Asked asked(3e8, {1, 2});
+  asked.question.allowed.layout = true;
+  asked.question.passes_off = {"hybrid", "disaggregated", "pipelines", "micro_batches"};
+  asked.workload = {.requests = {{64, 64}}, .arrival_rate = 2};
+  int num_flips = 0;
+  for (const int most : {8, 12, 16, 24, 32, 48}) {
+    asked.question.memory_of = [](const RankSetup&, const plan::Plan&,
+                                  int batch) -> Result<RankMemory> {
+      return RankMemory{.weights_bytes = 1, .kv_bytes = static_cast<uint64_t>(batch)};
+    };
+    asked.question.memory_per_rank = [most](int) { return static_cast<uint64_t>(most + 1); };
+    PlanSearch search(asked.question);
+    const Result<PlanAnswer> answer = SearchPlan(search);
+    if (!answer) continue;
+    for (const Flip& flip : ExplainPlan(search, *answer).flips) {
+      if (flip.candidate < 0) continue;
+      ++num_flips;
+      EXPECT_EQ(ChoiceAt(search, *answer, SlowerBy(flip.figure, 1 / flip.factor)), flip.candidate)
+          << flip.words;
+    }
+  }
+  EXPECT_GT(num_flips, 0);
 }
 
 TEST(ExplainPlan, ReasonsAreDifferencesOfTasks) {
@@ -141,6 +209,14 @@ TEST(ExplainPlan, ReasonsAreDifferencesOfTasks) {
   slow.path[static_cast<size_t>(schedule::TaskKind::kExperts)] = 0.9;
   slow.path[static_cast<size_t>(schedule::TaskKind::kCombine)] = 0.3;
   EXPECT_EQ(WhySlower(slow, fast), "experts +30.0 % (imbalance 2.10), exchanges -10.0 %");
+  EXPECT_EQ(WhySlower(fast, slow),
+            "experts -25.0 % (imbalance 2.10 of the chosen plan), exchanges +8.3 %");
+  // Of the plan with less to compute it is no reason.
+  std::swap(slow.imbalance, fast.imbalance);
+  EXPECT_EQ(WhySlower(slow, fast), "experts +30.0 %, exchanges -10.0 %");
+  slow.waiting_seconds = fast.waiting_seconds + 0.4 * fast.score;
+  EXPECT_EQ(WhySlower(slow, fast),
+            "waiting for other requests +40.0 %, experts +30.0 %, exchanges -10.0 %");
 }
 
 }  // namespace

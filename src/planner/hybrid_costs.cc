@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "cost/operator_prices.h"
 #include "planner/drawn_sizes.h"
 #include "planner/layer_shapes.h"
 #include "planner/predict_step.h"
@@ -114,7 +115,7 @@ PriceStep PriceOn(const cost::MachineProfile& machine, cost::OperatorCostsOption
              const cost::Sizes& sizes) -> Result<cost::Prices> {
     const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine, spec, options);
     if (!costs) return costs.error();
-    return cost::PriceSchedule(schedule, graph, *costs, sizes);
+    return cost::PriceSchedule(schedule, graph, *costs, sizes).prices;
   };
 }
 

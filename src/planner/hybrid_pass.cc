@@ -28,9 +28,7 @@ constexpr size_t kMostRunnersUp = 3;
 // sum of two tables, by phase.
 Workload WorkloadOfTables(PlanSearch& search) {
   Workload workload = search.question().workload;
-  if (workload.arrival_rate > 0 && search.Best() != nullptr) {
-    workload.batch = search.Best()->figures->batch;
-  }
+  if (search.Best() != nullptr) workload.batch = search.Best()->figures->batch;
   workload.arrival_rate = 0;
   workload.objective = Objective::kThroughput;
   return workload;

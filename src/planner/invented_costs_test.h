@@ -46,7 +46,7 @@ inline model::ModelSpec InventedEncoderDecoder(int num_layers) {
 }
 
 // Tasks read weights at 10 GB/s and compute at 100 GFLOP/s; an exchange takes 20 us and its bytes
-// at `link_bytes_per_second`.
+// at `link_bytes_per_second`. None of that is wrong.
 inline cost::StepCosts InventedCosts(int num_ranks, double link_bytes_per_second,
                                      const std::string& weights = "bf16") {
   cost::StepCosts costs;
@@ -65,6 +65,9 @@ inline cost::StepCosts InventedCosts(int num_ranks, double link_bytes_per_second
   }
   costs.exchange.seconds = {.at = {1, 1e9}, .value = {2e-5, 2e-5 + 1e9 / link_bytes_per_second}};
   costs.step_once = 1e-4;
+  costs.held_out.fill(cost::HeldOut{});
+  costs.exchange_held_out = cost::HeldOut{};
+  costs.overlapped_held_out = cost::HeldOut{};
   return costs;
 }
 

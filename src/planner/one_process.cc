@@ -26,12 +26,13 @@ Result<ComparedStep> Compare(const OneProcessQuestion& question, int count,
       PredictStep(QuestionOf(question.spec, {.bytes = question.options.bytes}, count, sequence),
                   MeasuredPricer(question.one_process));
   if (!alone) return alone.error();
-  return ComparedStep{
-      .ranks = ranks->seconds,
-      .one_process = alone->seconds,
-      .is_surely_faster =
-          cost::IntervalOf(OutlineOf(*alone), cost::ErrorsOf(question.one_process)).high <
-          cost::IntervalOf(OutlineOf(*ranks), cost::ErrorsOf(question.costs)).low};
+  const auto interval = [](const PredictedStep& step, const cost::StepCosts& costs) {
+    return cost::IntervalOf(OutlineOf(step), cost::WithUsualErrors(cost::ErrorsOf(costs)));
+  };
+  return ComparedStep{.ranks = ranks->seconds,
+                      .one_process = alone->seconds,
+                      .is_surely_faster = interval(*alone, question.one_process).high <
+                                          interval(*ranks, question.costs).low};
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct OneProcessQuestion {
 struct ComparedStep {
   double ranks = 0;
   double one_process = 0;
-  // Their intervals do not meet, and that of one process is the shorter one.
+  // Their intervals do not meet, and that of one process is the shorter one. What nobody measured
+  // has the usual errors.
   bool is_surely_faster = false;
 
   double factor() const { return ranks / one_process; }

@@ -20,7 +20,7 @@ model::ModelSpec SpecOfProcess() {
 }
 
 // Two ranks of one thread, and one process of two that is twice as fast.
-OneProcess Compared(double latency, double error) {
+OneProcess Compared(double latency, double error, bool are_known = true) {
   static const model::ModelSpec spec = SpecOfProcess();
   const MadeCosts rank{.flops_per_second = 5e10,
                        .weight_bytes_per_second = 5e9,
@@ -30,9 +30,12 @@ OneProcess Compared(double latency, double error) {
   MadeCosts all = rank;
   all.flops_per_second *= 2;
   all.weight_bytes_per_second *= 2;
-  const cost::StepCosts ranks = MakeCosts(2, rank);
+  cost::StepCosts ranks = MakeCosts(2, rank);
   cost::StepCosts one = MakeCosts(1, all);
   one.num_threads = 2;
+  for (cost::StepCosts* costs : {&ranks, &one}) {
+    if (!are_known) costs->held_out = {};
+  }
   const OneProcessQuestion question{
       .spec = spec,
       .options = {.roles = strategy::Layout{.attention_dp = 2, .expert_ep = 2}},
@@ -56,6 +59,16 @@ TEST(OneProcess, DecodesTwoSequencesFasterThanTwoRanksThatReadTheSameTwice) {
 
 TEST(OneProcess, IsNotSurelyFasterWhereErrorsLeaveItOpen) {
   EXPECT_FALSE(Compared(1e-6, 0.9).decode.is_surely_faster);
+}
+
+// Not less than those of which errors are known to be as large as is usual.
+TEST(OneProcess, IsNoMoreCertainWhereNoErrorsAreKnown) {
+  for (const double latency : {1e-6, 1e-5, 1e-4, 1e-3}) {
+    const OneProcess usual = Compared(latency, cost::kUsualError);
+    const OneProcess unknown = Compared(latency, 0, /*are_known=*/false);
+    EXPECT_LE(unknown.prefill.is_surely_faster, usual.prefill.is_surely_faster) << latency;
+    EXPECT_LE(unknown.decode.is_surely_faster, usual.decode.is_surely_faster) << latency;
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/quote.h"
 #include "base/units.h"
 #include "cost/import_tables.h"
+#include "cost/operator_prices.h"
 #include "cost/operator_work.h"
 
 namespace convene::planner {
@@ -70,7 +71,9 @@ Result<SchedulePrices> OperatorPricer::Price(const model::ModelSpec& spec,
   }
   const Result<cost::OperatorCosts> costs = cost::OperatorCosts::Create(machine_, spec, options_);
   if (!costs) return costs.error();
-  return SchedulePrices{.prices = cost::PriceSchedule(schedule, graph, *costs, sizes)};
+  cost::OperatorPrices priced = cost::PriceSchedule(schedule, graph, *costs, sizes);
+  return SchedulePrices{.prices = std::move(priced.prices),
+                        .extrapolated_share = priced.extrapolated_share};
 }
 
 cost::StepErrors OperatorPricer::Errors() const {
@@ -84,13 +87,15 @@ cost::StepErrors OperatorPricer::Errors() const {
   const Result<cost::ProductFormat> format = cost::ProductFormatOf(options_.format);
   const auto of_product = [&](const std::string& name) {
     const auto own = format ? of(fmt::format("{} {}", name, format->name)) : std::nullopt;
-    return own ? *own : of(name + " bf16").value_or(cost::ErrorRange{});
+    return own ? own : of(name + " bf16");
   };
   cost::StepErrors errors;
   for (const char* collective : {"all_to_all", "all_gather", "reduce_scatter"}) {
-    const cost::ErrorRange range = of(collective).value_or(cost::ErrorRange{});
-    errors.exchanges.low = std::min(errors.exchanges.low, range.low);
-    errors.exchanges.high = std::max(errors.exchanges.high, range.high);
+    const std::optional<cost::ErrorRange> range = of(collective);
+    if (!range) continue;
+    const cost::ErrorRange widest = errors.exchanges.value_or(cost::ErrorRange{});
+    errors.exchanges = cost::ErrorRange{.low = std::min(widest.low, range->low),
+                                        .high = std::max(widest.high, range->high)};
   }
   errors.by_kind.fill(of_product("product"));
   errors.by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)] = of_product("grouped_product");

@@ -25,8 +25,8 @@ class OperatorPricer : public StepPricer {
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
                                const cost::Sizes& sizes) const override;
-  // Of the operator that most of such a task is, at points that were held out; of machines without
-  // any: 0.
+  // Of the operator that most of such a task is, at points that were held out; none where there is
+  // no model of it. Steps with overlap were never measured there.
   cost::StepErrors Errors() const override;
 
  private:

@@ -21,17 +21,24 @@ model::ModelSpec SpecOfOperators() {
   return spec;
 }
 
-double SecondsOfOperators(const OperatorSource& source, const Conditions& conditions, int tokens) {
+// Of each of four ranks so many sequences.
+WholeStep StepOfOperators(const OperatorSource& source, const Conditions& conditions, int tokens,
+                          size_t count = 1) {
   const ShortModel model = Shorten(SpecOfOperators(), {});
   const auto pricer =
       source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = "bf16"}, conditions, 0);
   CHECK(pricer.ok(), "{}", pricer.error().message);
   strategy::StepOptions options;
   options.roles = strategy::Layout{.attention_dp = 4, .expert_ep = 4};
-  const std::vector<std::vector<strategy::SequenceRows>> groups(4, {{.num_tokens = tokens}});
+  const std::vector<std::vector<strategy::SequenceRows>> groups(
+      4, std::vector(count, strategy::SequenceRows{.num_tokens = tokens}));
   const auto step = PredictWholeStep(model, options, groups, **pricer);
   CHECK(step.ok(), "{}", step.error().message);
-  return step->seconds;
+  return *step;
+}
+
+double SecondsOfOperators(const OperatorSource& source, const Conditions& conditions, int tokens) {
+  return StepOfOperators(source, conditions, tokens).seconds;
 }
 
 TEST(OperatorPricer, StepsOfAPresetTakeLongerUnderWorseConditions) {
@@ -48,6 +55,24 @@ TEST(OperatorPricer, StepsOfAPresetTakeLongerUnderWorseConditions) {
   EXPECT_LT(SecondsOfOperators(source, {.machine = {.compute = 2}}, 1), 1.1 * few);
 }
 
+TEST(OperatorPricer, StepsBeyondTheTablesSaySoAndAreLessCertain) {
+  const cost::MachineProfile machine = *cost::Preset("a100-nvlink");
+  const OperatorSource source(machine);
+  const auto pricer = source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = "bf16"}, {}, 0);
+  ASSERT_TRUE(pricer.ok());
+  const auto relative_width = [&](const WholeStep& step) {
+    const cost::Interval interval = cost::IntervalOf(OutlineOf(step), (*pricer)->Errors());
+    return interval.high / step.seconds - 1;
+  };
+  const WholeStep inside = StepOfOperators(source, {}, 2048);
+  const WholeStep beyond = StepOfOperators(source, {}, 2048, /*count=*/512);
+  EXPECT_LT(inside.extrapolated_share, 0.1);
+  EXPECT_GT(beyond.extrapolated_share, 0.5);
+  WholeStep as_measured = beyond;
+  as_measured.extrapolated_share = 0;
+  EXPECT_GT(relative_width(beyond), 1.5 * relative_width(as_measured));
+}
+
 // Errors are those of the operators that price: of a format's own where the profile has them.
 TEST(OperatorPricer, ErrorsAreOfTheFormatsOperators) {
   const cost::MachineProfile machine = *cost::Preset("h100-nvlink");
@@ -57,11 +82,12 @@ TEST(OperatorPricer, ErrorsAreOfTheFormatsOperators) {
     const auto pricer =
         source.PricerOf({.num_ranks = 4, .num_threads = 1, .weights = weights}, {}, 0);
     ASSERT_TRUE(pricer.ok()) << pricer.error().message;
-    const cost::ErrorRange found =
+    const std::optional<cost::ErrorRange> found =
         (*pricer)->Errors().by_kind[static_cast<size_t>(schedule::TaskKind::kExperts)];
+    ASSERT_TRUE(found.has_value());
     const cost::OperatorModel& model = machine.operators.at("grouped_product " + name);
-    EXPECT_EQ(found.low, model.low_factor - 1) << weights;
-    EXPECT_EQ(found.high, model.high_factor - 1) << weights;
+    EXPECT_EQ(found->low, model.low_factor - 1) << weights;
+    EXPECT_EQ(found->high, model.high_factor - 1) << weights;
   }
 }
 

@@ -20,8 +20,11 @@ Result<plan::Plan> WithExperts(const PlanQuestion& question, const RankSetup& se
 
 PagedPlans PagedPlansOf(const PlanQuestion& question, const RankSetup& setup,
                         const plan::Plan& whole, int batch, uint64_t memory_bytes) {
-  PagedPlans plans{.experts = WithExperts(question, setup, whole, batch, memory_bytes),
-                   .spilled = {}};
+  // Of goodput for one sequence: PlanSearch::Fit counts them for those that run together.
+  const bool is_goodput = question.workload.objective == Objective::kGoodput;
+  PagedPlans plans{
+      .experts = WithExperts(question, setup, whole, is_goodput ? 1 : batch, memory_bytes),
+      .spilled = {}};
   // Who comes one by one, and how many of them, is not known ahead.
   const bool is_stream = question.workload.arrival_rate > 0;
   if (!question.spilled_that_fit || is_stream || setup.num_ranks > 1) return plans;

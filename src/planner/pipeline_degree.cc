@@ -30,6 +30,8 @@ PricedPipeline Difference(PricedPipeline from, const PricedPipeline& what) {
   for (size_t kind = 0; kind < from.layer.by_kind.size(); ++kind) {
     from.layer.by_kind[kind] -= what.layer.by_kind[kind];
   }
+  // Of what is left, where exchanges run beside computation.
+  if (from.layer.overlapped_seconds > 0) from.layer.overlapped_seconds = from.layer.seconds;
   return from;
 }
 
@@ -128,7 +130,7 @@ std::vector<Pipeline> PipelineCandidates(const PipelineQuestion& question) {
 
 bool SurelyBeats(const PricedPipeline& first, const PricedPipeline& second,
                  const cost::StepCosts& costs) {
-  return cost::IntervalOfDifference(second.layer, first.layer, cost::ErrorsOf(costs)).low > 0;
+  return cost::SurelyTakesLonger(second.layer, first.layer, cost::ErrorsOf(costs));
 }
 
 Result<PipelineChoice> ChoosePipeline(const PipelineQuestion& question) {

@@ -115,6 +115,24 @@ TEST(ChoosePipeline, WhatIsTheSameInBothPlansLeavesNothingOpen) {
   EXPECT_FALSE(SurelyBeats(first, second, costs));
 }
 
+TEST(ChoosePipeline, WhereNoErrorIsKnownAGainHasToBeMoreThanTheUsualOne) {
+  const model::ModelSpec spec = Olmoe();
+  MadeCosts made = kSlowLink;
+  made.error = 0;
+  cost::StepCosts costs = MakeCosts(2, made);
+  const PipelineChoice sure = Choose(QuestionOf(spec, costs, 512));
+  ASSERT_NE(sure.chosen.pipeline, Pipeline{});
+  costs.held_out = {};
+  costs.overlapped_held_out.reset();
+  const PipelineChoice usual = Choose(QuestionOf(spec, costs, 512));
+  EXPECT_LT(usual.gain.low, sure.gain.low);
+  EXPECT_LE(usual.chosen.pipeline.chunks, sure.chosen.pipeline.chunks);
+  // A micro-batch less in a hundred.
+  PricedPipeline parts{.pipeline = {.micro_batches = 2}, .layer = {.seconds = 0.99}};
+  parts.layer.overlapped_seconds = parts.layer.seconds;
+  EXPECT_FALSE(SurelyBeats(parts, {.layer = {.seconds = 1}}, costs));
+}
+
 TEST(ChoosePipeline, OneTokenIsNotDivided) {
   const model::ModelSpec spec = Olmoe();
   const cost::StepCosts costs = MakeCosts(2, kSlowLink);

@@ -83,6 +83,30 @@ int TokensPerGroup(const PlanQuestion& question, const plan::Plan& plan) {
   return static_cast<int>(std::clamp(all / num_groups, 1.0, static_cast<double>(most)));
 }
 
+// Tokens of the largest step of the workload, of all groups of ranks. Inputs of an encoder are cut
+// into chunks alone.
+int64_t MostTokensOfAStep(const PlanQuestion& question, const Candidate& one, bool with_inputs) {
+  const Workload& workload = question.workload;
+  const int batch = std::max(workload.batch, one.figures->batch);
+  int64_t most = workload.mean_gen_tokens() > 1 ? batch : 1;
+  for (const TypicalStep& step : PrefillStepsOf(
+           question.spec, TypicalSequences(workload, workload.arrival_rate > 0 ? 1 : batch),
+           one.plan.layout, one.plan.step_tokens_for(batch, question.step_tokens))) {
+    most = std::max({most, NumTokens(step.groups), with_inputs ? NumTokens(step.inputs) : 0});
+  }
+  return most;
+}
+
+// Of `counts` those of parts that the tokens of some step are enough for: others leave steps as
+// they are, or add parts without rows.
+std::vector<int> PossibleParts(const PlanQuestion& question, const Candidate& one,
+                               std::vector<int> counts, bool with_inputs) {
+  const int num_groups = strategy::Roles(one.plan.layout).num_groups();
+  const int64_t most = MostTokensOfAStep(question, one, with_inputs);
+  std::erase_if(counts, [&](int count) { return int64_t{count} * num_groups > most; });
+  return counts;
+}
+
 // Cuts are the same in all layers. Empty: all experts are alike.
 cost::ExpertShares MeanOf(const std::vector<cost::ExpertShares>& of_layers) {
   cost::ExpertShares mean;
@@ -163,7 +187,8 @@ void RemarkOnClosedForm(PlanSearch& search, const std::vector<Candidate>& refine
 }  // namespace
 
 double LeastScore(const Candidate& candidate) {
-  double least = candidate.figures->score;
+  // Whoever is faster waits less.
+  double least = candidate.figures->score - candidate.figures->waiting_seconds;
   // Of ranks with some layers each all compute at once, at best.
   if (candidate.plan.layout.stages > 1) return least / candidate.plan.layout.stages;
   for (size_t kind = 0; kind < candidate.figures->path.size(); ++kind) {
@@ -222,6 +247,9 @@ void AddPipelines(PlanSearch& search) {
       std::vector<int> counts;
       const int most = cut == ChunkCut::kExperts ? fewest : kMostSearchedChunks;
       for (int chunks = 2; chunks <= most; chunks *= 2) counts.push_back(chunks);
+      if (cut == ChunkCut::kTokens) {
+        counts = PossibleParts(search.question(), base, std::move(counts), /*with_inputs=*/true);
+      }
       AddWhileBetter(search, base, counts, [cut](int chunks, plan::Plan& plan) {
         plan.pipeline.chunks = chunks;
         plan.pipeline.cut = cut;
@@ -284,6 +312,7 @@ void AddMicroBatches(PlanSearch& search) {
         counts.push_back(count);
       }
     }
+    counts = PossibleParts(search.question(), base, std::move(counts), /*with_inputs=*/false);
     AddWhileBetter(search, base, counts,
                    [](int count, plan::Plan& plan) { plan.pipeline.micro_batches = count; });
   }

@@ -2,6 +2,25 @@
 
 namespace convene::planner {
 
+int FewestTogether(const Workload& workload) {
+  const bool is_found = workload.objective == Objective::kGoodput || workload.arrival_rate > 0;
+  return is_found ? 1 : workload.batch;
+}
+
+bool IsOff(const PlanQuestion& question, std::string_view pass) {
+  return std::ranges::find(question.passes_off, pass) != question.passes_off.end();
+}
+
+cost::Outline OutlineOfScore(const PlanFigures& figures) {
+  const double own_seconds = figures.score - figures.waiting_seconds;
+  const double stretch = own_seconds > 0 ? figures.score / own_seconds : 1;
+  cost::Outline outline{.seconds = figures.score,
+                        .by_kind = figures.path,
+                        .overlapped_seconds = stretch * figures.overlapped_seconds};
+  for (double& seconds : outline.by_kind) seconds *= stretch;
+  return outline;
+}
+
 PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload) {
   return {.spec = question.spec,
           .workload = workload,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -77,8 +78,8 @@ struct PlanQuestion {
   // Most tokens of a step of one group of ranks, of plans that do not say it themselves
   // (plan::Plan::step_tokens).
   int step_tokens = 512;
-  // Formats of weights that may be used, the most precise first. The first that fits memory is
-  // taken, or with `allowed.weights` the one that is fastest.
+  // Formats of weights that may be used, the most precise first. The first in which a plan that may
+  // be chosen fits memory is taken, or with `allowed.weights` the one that is fastest.
   std::vector<std::string> formats = {"bf16"};
   int expand_from_tokens = strategy::kExpandFromTokens;  // as AttentionRole's
   bool one_host = true;                                  // all ranks share one
@@ -93,7 +94,7 @@ struct PlanQuestion {
   // Of ranks whose experts may lie on a disk (plan::CanPage): of how many of its own of all layers
   // each has room beside the rest in so much memory (plan::Plan::experts_in_memory). Errors: not
   // for the fewest that can be worked with; the model has none. Empty: plans keep all weights in
-  // memory.
+  // memory, or as many as they say.
   std::function<Result<int>(const RankSetup&, const plan::Plan&, int batch, uint64_t memory_bytes)>
       experts_that_fit = {};
   // Of one rank whose experts lie on a disk: its plan where keys and values of a batch lie there,
@@ -113,6 +114,14 @@ struct PlanQuestion {
 
   std::vector<std::string> passes_off = {};  // names of passes
 };
+
+// Sequences that a plan must have room for at least. As many as run together, but of requests that
+// arrive, and of goodput, which takes fewer than the batch where so many keep no limits or have no
+// room, one: how many run together is found with the figures.
+int FewestTogether(const Workload& workload);
+
+// Whether it is a pass of the search that was switched off.
+bool IsOff(const PlanQuestion& question, std::string_view pass);
 
 // The same question of another workload, which it refers to.
 PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload);
@@ -135,12 +144,19 @@ struct PlanFigures {
   double transition_seconds = 0;
   double solver_seconds = 0;
 
-  // What is to be small: seconds per generated token, or of the objective's own time; and of which
-  // kinds of task, and of steps with overlap, it is made.
+  // What is to be small: seconds per generated token, or of the objective's own time; of which
+  // kinds of task, and of steps with overlap, it is made; and what of it is no task of its own:
+  // where requests arrive at a rate, a prompt waits for those before it and for steps of generated
+  // tokens, and these for prompts.
   double score = 0;
   cost::KindSeconds path = {};
   double overlapped_seconds = 0;
+  double waiting_seconds = 0;
 };
+
+// For the interval of a difference of scores. What is waited for is made of the same kinds of task,
+// and as wrong as they are.
+cost::Outline OutlineOfScore(const PlanFigures& figures);
 
 struct Candidate {
   RankSetup setup;

@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "base/units.h"
@@ -21,69 +19,6 @@
 namespace convene::planner {
 namespace {
 
-// A gain of so much is taken even where its interval contains none: among measured plans the one
-// that was predicted best lost 0 % in the median and 10.5 % at worst
-// (docs/results/predictions.md).
-constexpr double kCertainGain = 1.1;
-
-// What is preferred where gains are not certain: the smaller, the simpler. One division of the work
-// throughout, whichever it is, is simpler than two.
-auto Complexity(const PlanSearch& search, const Candidate& candidate) {
-  const plan::Plan& plan = candidate.plan;
-  const bool is_present = search.question().present == plan;
-  const bool is_usual = plan.layout == plan::DefaultLayout(candidate.setup.num_ranks);
-  return std::tuple(!is_present, candidate.setup.num_ranks > 1,
-                    plan.changes_layout() || plan.layout.disaggregates,
-                    plan.experts_in_memory.has_value(), plan.spilled_kv.has_value(),
-                    plan.step_tokens > 0, plan.pipeline.chunks > 1, !plan.pipeline.cuts.empty(),
-                    plan.pipeline.micro_batches > 1, plan.cut_from_tokens > 0, plan.comm_budget > 0,
-                    !is_usual, candidate.setup.num_ranks);
-}
-
-// Ranked ones first, the best before; then those that were rejected, in the order in which they
-// were.
-void Sort(std::vector<Candidate>& candidates) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     if (a.is_ranked() != b.is_ranked()) return a.is_ranked();
-                     return a.is_ranked() && a.figures->score < b.figures->score;
-                   });
-}
-
-cost::Outline ScoredOf(const Candidate& one) {
-  return {.seconds = one.figures->score,
-          .by_kind = one.figures->path,
-          .overlapped_seconds = one.figures->overlapped_seconds};
-}
-
-// Whether it is known of a plan that a faster one is faster.
-bool IsCertainlySlower(const PlanSearch& search, const Candidate& slower, const Candidate& faster) {
-  if (slower.figures->score >= faster.figures->score * kCertainGain) return true;
-  return cost::IntervalOfDifference(ScoredOf(slower), ScoredOf(faster),
-                                    search.PricerOf(faster).Errors())
-             .low > 0;
-}
-
-void Choose(PlanSearch& search, PlanAnswer& answer) {
-  const std::vector<Candidate>& candidates = answer.candidates;
-  std::vector<const Candidate*> sorted;
-  for (const Candidate& one : candidates) {
-    if (one.is_ranked() && one.is_allowed()) sorted.push_back(&one);
-  }
-  CHECK(!sorted.empty(), "a search without a choice");
-  const Candidate& fastest = *sorted.front();
-  const Candidate& chosen = ChoiceOf(search, sorted);
-  answer.fastest = static_cast<int>(&fastest - candidates.data());
-  answer.chosen = static_cast<int>(&chosen - candidates.data());
-  if (&chosen == &fastest) return;
-  answer.why_chosen = fmt::format(
-      "{} is predicted to take {:.1f} % less time, which is within the interval of the difference: "
-      "{}",
-      Describe(fastest), 100 * (1 - fastest.figures->score / chosen.figures->score),
-      search.question().present == chosen.plan ? "the plan that runs now stays"
-                                               : "the simpler plan is taken");
-}
-
 // 30,000 years: costs that were read from a file may be anything, and what comes after prices adds
 // and multiplies them.
 constexpr double kMostSeconds = 1e12;
@@ -96,30 +31,19 @@ Status CheckSeconds(std::initializer_list<double> predicted) {
   return {};
 }
 
-// "naive", "fine with 2 micro-batches and 4 chunks, ASAS", or of what has lines, "micro-batches,
-// chunks and order solved for each step, of at most 2 micro-batches and 4 chunks"
-std::string WordsOfStrategy(const plan::Plan& plan) {
-  const strategy::Pipeline& pipeline = plan.pipeline;
-  if (!plan.lines.empty()) {
-    return "micro-batches, chunks and order solved for each step, of at most " +
-           WordsOfParts(pipeline.micro_batches, pipeline.chunks);
-  }
-  const plan::DisaggregatedStrategy chosen = plan::StrategyOf(pipeline);
-  if (chosen == plan::DisaggregatedStrategy::kNaive) return std::string(plan::Name(chosen));
-  return fmt::format("{} with {}", plan::Name(chosen),
-                     Words(DisaggregatedPipeline{.micro_batches = pipeline.micro_batches,
-                                                 .chunks = pipeline.chunks,
-                                                 .order = pipeline.order}));
+// Ranked ones first, the best before; then those that were rejected, in the order in which they
+// were.
+void Sort(std::vector<Candidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     if (a.is_ranked() != b.is_ranked()) return a.is_ranked();
+                     return a.is_ranked() && a.figures->score < b.figures->score;
+                   });
 }
 
-// ", keys and values of 256 sequences on the disk but for 64 blocks"
-std::string WordsOfSpilled(const plan::Plan& plan) {
-  const plan::SpilledKv& spilled = *plan.spilled_kv;
-  std::string text = fmt::format(", keys and values of {} on the disk",
-                                 FormatCount(static_cast<uint64_t>(plan.sequences), "sequence"));
-  if (spilled.blocks_in_memory == 0) return text;
-  return text + fmt::format(" but for {}",
-                            FormatCount(static_cast<uint64_t>(spilled.blocks_in_memory), "block"));
+// "8 sequences that run together"
+std::string TogetherWords(int batch) {
+  return FormatCount(static_cast<uint64_t>(batch), "sequence") + " that run together";
 }
 
 double BestScore(const PlanSearch& search) {
@@ -128,19 +52,6 @@ double BestScore(const PlanSearch& search) {
 }
 
 }  // namespace
-
-const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Candidate*>& sorted) {
-  CHECK(!sorted.empty());
-  const Candidate* chosen = sorted.front();
-  // The simplest so far, whether it may be as fast as the fastest or not.
-  const Candidate* simplest = sorted.front();
-  for (const Candidate* one : sorted) {
-    if (!(Complexity(search, *one) < Complexity(search, *simplest))) continue;
-    simplest = one;
-    if (!IsCertainlySlower(search, *one, *sorted.front())) chosen = one;
-  }
-  return *chosen;
-}
 
 Status CheckInputs(const PlanQuestion& question) {
   if (!question.spec.has_encoder()) return {};
@@ -215,29 +126,73 @@ const Candidate* PlanSearch::Best() const {
 void PlanSearch::Price(Candidate& candidate) {
   const bool is_unknown = candidate.memory_limit > 0 && candidate.memory.total() == 0;
   if (is_unknown && !CheckMemory(candidate)) return;
-  Result<PlanFigures> figures = FiguresOf(candidate.setup, candidate.plan, question_.workload);
-  if (!figures) return Reject(candidate, figures.error().message);
-  if (candidate.plan.spilled_kv) candidate.plan.sequences = figures->batch;
-  if (figures->batch != question_.workload.batch && question_.memory_of) {
-    const auto memory = question_.memory_of(candidate.setup, candidate.plan, figures->batch);
-    if (!memory) return Reject(candidate, memory.error().message);
-    candidate.memory = *memory;
-    if (candidate.memory_limit > 0) {
-      candidate.memory_limit = memory->limit(candidate.memory_limit);
-    }
-    if (candidate.memory_limit > 0 && memory->total() > candidate.memory_limit) {
-      return Reject(candidate,
-                    fmt::format("{} that run together need {} per rank, of {}",
-                                FormatCount(static_cast<uint64_t>(figures->batch), "sequence"),
-                                FormatBytes(memory->total()), FormatBytes(candidate.memory_limit)));
-    }
+  Result<FittedPlan> fitted = Fit(candidate, question_.workload);
+  if (!fitted) return Reject(candidate, fitted.error().message);
+  candidate.plan = std::move(fitted->plan);
+  candidate.figures = std::move(fitted->figures);
+  if (!question_.memory_of) return;
+  candidate.memory = fitted->memory;
+  if (candidate.memory_limit == 0) return;
+  candidate.memory_limit = candidate.memory.limit(candidate.memory_limit);
+}
+
+bool PlanSearch::CountsExperts(const Candidate& candidate) const {
+  return candidate.plan.experts_in_memory && !candidate.plan.spilled_kv &&
+         question_.experts_that_fit && candidate.memory_limit > 0;
+}
+
+Result<FittedPlan> PlanSearch::Fit(const Candidate& candidate, const Workload& workload) {
+  const bool is_stream = workload.arrival_rate > 0;
+  if (!CountsExperts(candidate) || is_stream || workload.objective != Objective::kGoodput) {
+    return FitExperts(candidate, workload);
   }
-  candidate.figures = *std::move(figures);
+  Workload fewer = workload;
+  for (;; fewer.batch /= 2) {
+    Candidate counted = candidate;
+    const Result<int> experts = question_.experts_that_fit(candidate.setup, candidate.plan,
+                                                           fewer.batch, candidate.memory_limit);
+    if (experts) counted.plan.experts_in_memory = *experts;
+    Result<FittedPlan> fitted =
+        experts ? FitExperts(counted, fewer) : Result<FittedPlan>(experts.error());
+    const bool is_found = fitted && fitted->figures.batch == fewer.batch;
+    if (is_found || fewer.batch == 1) return fitted;
+  }
+}
+
+Result<FittedPlan> PlanSearch::FitExperts(const Candidate& candidate, const Workload& workload) {
+  FittedPlan fitted{.plan = candidate.plan, .figures = {}, .memory = candidate.memory};
+  const bool is_stream = workload.arrival_rate > 0;
+  for (;;) {
+    Result<PlanFigures> figures = FiguresOf(candidate.setup, fitted.plan, workload);
+    if (!figures) return figures.error();
+    fitted.figures = *std::move(figures);
+    if (!is_stream || !CountsExperts(candidate)) break;
+    const Result<int> experts = question_.experts_that_fit(
+        candidate.setup, fitted.plan, fitted.figures.batch, candidate.memory_limit);
+    if (!experts) return experts.error().At(TogetherWords(fitted.figures.batch));
+    if (*experts >= *fitted.plan.experts_in_memory) break;
+    fitted.plan.experts_in_memory = *experts;
+  }
+  const int batch = fitted.figures.batch;
+  if (fitted.plan.spilled_kv) fitted.plan.sequences = batch;
+  // Of one without figures it is what CheckMemory says.
+  const bool is_known = !candidate.figures && fitted.plan == candidate.plan &&
+                        batch == FewestTogether(question_.workload);
+  if (is_known || !question_.memory_of) return fitted;
+  const Result<RankMemory> memory = question_.memory_of(candidate.setup, fitted.plan, batch);
+  if (!memory) return memory.error();
+  fitted.memory = *memory;
+  if (candidate.memory_limit > 0 && !memory->fits(candidate.memory_limit)) {
+    return Error{fmt::format("{} need {} per rank, of {}", TogetherWords(batch),
+                             FormatBytes(memory->total()),
+                             FormatBytes(memory->limit(candidate.memory_limit)))};
+  }
+  return fitted;
 }
 
 bool PlanSearch::CheckMemory(Candidate& candidate) {
   const Result<RankMemory> memory =
-      question_.memory_of(candidate.setup, candidate.plan, question_.workload.batch);
+      question_.memory_of(candidate.setup, candidate.plan, FewestTogether(question_.workload));
   if (!memory) {
     Reject(candidate, memory.error().message);
     return false;
@@ -303,6 +258,12 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .round_trip = *round_trip,
       .solver_seconds = plan.changes_layout() ? solver_seconds_ : 0};
   if (plan.loads_experts()) options.loads = LoadsOf(setup, plan, strategy::Phase::kDecode);
+  if (question_.memory_of && !IsOff(question_, "memory")) {
+    options.has_room = [&](int batch) {
+      const Result<RankMemory> memory = question_.memory_of(setup, plan, batch);
+      return memory && memory->fits(question_.memory_per_rank(setup.num_ranks));
+    };
+  }
   if (!plan.lines.empty()) {
     options.pipeline_of = [turns = StepTurns(plan.lines, plan.pipeline)](
                               const strategy::StepLoad& load) mutable { return turns.For(load); };
@@ -435,10 +396,9 @@ Result<PlanAnswer> SearchPlan(PlanSearch& search) {
   PlanAnswer answer;
   const double start = question.clock();
   for (const SearchPass& pass : SearchPasses()) {
-    const auto& off = question.passes_off;
     PassReport report{.name = std::string(pass.name),
                       .purpose = std::string(pass.purpose),
-                      .is_off = std::find(off.begin(), off.end(), pass.name) != off.end()};
+                      .is_off = IsOff(question, pass.name)};
     if (!report.is_off) {
       const auto count_rejected = [&] {
         return std::count_if(search.candidates().begin(), search.candidates().end(),
@@ -467,65 +427,6 @@ Result<PlanAnswer> SearchPlan(PlanSearch& search) {
   answer.seconds = question.clock() - start;
   answer.num_simulated = search.num_simulated();
   return answer;
-}
-
-std::string Describe(const Candidate& candidate) {
-  const RankSetup& setup = candidate.setup;
-  const plan::Plan& plan = candidate.plan;
-  std::string text =
-      fmt::format("{} x {}, {}", FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
-                  FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights);
-  if (plan.experts_in_memory) {
-    text += fmt::format(", {} {}in memory and the others read from the disk",
-                        FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"),
-                        setup.num_ranks > 1 ? "of each " : "");
-  }
-  if (plan.spilled_kv) text += WordsOfSpilled(plan);
-  if (plan.step_tokens > 0) {
-    text += fmt::format(", steps of at most {}",
-                        FormatCount(static_cast<uint64_t>(plan.step_tokens), "token"));
-  }
-  if (setup.num_ranks == 1) return text;
-  text += ", " + plan::ToText(plan.layout);
-  if (plan.decode) {
-    text += ", decode experts=" + plan::ExpertsText(*plan.decode);
-    if (plan.phase_change.keeps_both) text += ", both in memory";
-    if (plan.loads_experts()) text += " from an int4 backup";
-  }
-  if (plan.layout.disaggregates) text += ", " + WordsOfStrategy(plan);
-  if (plan.pipeline.chunks > 1 && !plan.layout.disaggregates) {
-    text += fmt::format(", {} chunks of {}", plan.pipeline.chunks,
-                        plan.pipeline.cut == strategy::ChunkCut::kTokens ? "tokens" : "experts");
-    if (!plan.pipeline.cuts.empty()) {
-      std::vector<int> percent;
-      for (const double cut : plan.pipeline.cuts)
-        percent.push_back(static_cast<int>(std::lround(100 * cut)));
-      text += fmt::format(" cut at {} %", fmt::join(percent, ", "));
-    }
-  }
-  if (plan.pipeline.micro_batches > 1 && !plan.layout.disaggregates) {
-    text += fmt::format(", {} micro-batches", plan.pipeline.micro_batches);
-  }
-  if (plan.cut_from_tokens > 0) {
-    text += fmt::format(" in steps of {} and more",
-                        FormatCount(static_cast<uint64_t>(plan.cut_from_tokens), "token"));
-  }
-  if (!plan.pipeline.overlap) text += ", no overlap";
-  if (plan.comm_budget > 0) {
-    text += fmt::format(", {} multiprocessors or threads left to exchanges", plan.comm_budget);
-  }
-  if (plan::Rounds(plan.wire)) {
-    text += fmt::format(", {} between ranks", plan::Name(plan.wire));
-  }
-  return text;
-}
-
-bool KeepsLogits(const model::ModelSpec& spec, const plan::Plan& plan, bool one_host) {
-  if (plan.layout.num_ranks() == 1) return true;
-  const bool is_exact =
-      plan.wire == plan::Wire::kF32 || (plan.wire == plan::Wire::kAuto && one_host);
-  return is_exact && CutsNothing(spec, plan.layout) &&
-         (!plan.decode || CutsNothing(spec, *plan.decode));
 }
 
 }  // namespace convene::planner

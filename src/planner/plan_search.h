@@ -18,6 +18,13 @@ namespace convene::planner {
 // Up to so many ranks every number of ranks, and every format of weights, is searched whole.
 inline constexpr int kFewRanks = 16;
 
+// What PlanSearch::Fit says of a plan.
+struct FittedPlan {
+  plan::Plan plan;
+  PlanFigures figures;
+  RankMemory memory = {};
+};
+
 // What passes work on.
 class PlanSearch {
  public:
@@ -30,8 +37,9 @@ class PlanSearch {
   // The candidate, valid until the next Add; null: it was there before.
   Candidate* Add(Candidate candidate);
   void Reject(Candidate& candidate, std::string reason);
-  // Sets figures and needs, and the memory of one that was made from another. A candidate that does
-  // not fit, cannot be priced, or does not meet the workload's limits, is rejected.
+  // Sets figures, the memory, and of a plan whose experts lie on a disk how many stay in memory,
+  // for as many sequences as run together then. A candidate that does not fit, cannot be priced, or
+  // does not meet the workload's limits, is rejected.
   void Price(Candidate& candidate);
   // Of many ranks, weights in formats that are not allowed are there to be compared with in a few
   // layouts: no pass looks for more of them.
@@ -41,10 +49,19 @@ class PlanSearch {
   // The allowed one with the least score; null: none is priced yet. Valid until the next Add.
   const Candidate* Best() const;
 
-  // Sets memory and memory_limit; a candidate that does not fit is rejected, and false comes back.
+  // Sets memory, that of the fewest sequences that may run together (FewestTogether), and
+  // memory_limit; a candidate that does not fit is rejected, and false comes back.
   bool CheckMemory(Candidate& candidate);
 
-  // For those who ask what would be if: a plan under other conditions.
+  // A plan with its figures for a workload, and the memory for as many sequences as then run
+  // together. Experts on a disk are counted anew (PlanQuestion::experts_that_fit) until those in
+  // memory have room beside these sequences: more of them leave less room, with which steps take
+  // longer, so that still more run together. Of goodput each number of sequences has its own number
+  // of experts. Precondition: memory_limit, unless any memory will do. Errors: as FiguresOf; the
+  // memory is not enough.
+  Result<FittedPlan> Fit(const Candidate& candidate, const Workload& workload);
+
+  // For those who ask what would be if: a plan as it is under other conditions.
   Result<PlanFigures> FiguresOf(const RankSetup& setup, const plan::Plan& plan,
                                 const Workload& workload, const Conditions& conditions = {});
   // Moving the experts from the division of prefill to that of decode, and back; nothing where both
@@ -60,6 +77,12 @@ class PlanSearch {
   const StepPricer& PricerOf(const Candidate& candidate) const {
     return *pricers_.at({candidate.setup, candidate.plan.comm_budget});
   }
+
+  // Of the formats, the first in which a plan that may be chosen fits memory; empty: it has not
+  // been found yet. It stays what it was once: what later passes add does not forbid what was
+  // allowed.
+  const std::string& first_format() const { return first_format_; }
+  void UseFormat(std::string format) { first_format_ = std::move(format); }
 
   int num_simulated() const { return num_simulated_; }
   // Of an integer program: part of what every plan that divides the experts otherwise in decode
@@ -80,6 +103,9 @@ class PlanSearch {
   static std::optional<strategy::SpilledKv> SpilledOf(const plan::Plan& plan,
                                                       const Workload& workload, int batch,
                                                       const StepSequences& groups);
+  bool CountsExperts(const Candidate& candidate) const;
+  // Fit where a plan's experts are counted for the batch, or requests arrive at a rate.
+  Result<FittedPlan> FitExperts(const Candidate& candidate, const Workload& workload);
   Result<const StepPricer*> FindPricer(const RankSetup& setup, const plan::Plan& plan,
                                        const Conditions& conditions);
 
@@ -106,6 +132,7 @@ class PlanSearch {
   double solver_seconds_ = 0;
   std::string pass_;
   std::string remark_;
+  std::string first_format_;
 };
 
 // A pass of the search, in the order of the list. A new system adds a line there.
@@ -123,6 +150,10 @@ Status CheckPasses(const std::vector<std::string>& names);
 // Of plans that may be chosen, the fastest first (at least one): the simplest of which it is not
 // certain that the fastest is faster, and to which no faster one is as simple.
 const Candidate& ChoiceOf(const PlanSearch& search, const std::vector<const Candidate*>& sorted);
+
+// Sets which of the answer's candidates is chosen, which is the fastest of those that may be, and
+// why they are two. Precondition: there is one.
+void Choose(const PlanSearch& search, PlanAnswer& answer);
 
 // Why a search has nothing to choose: not enough memory, with what would do; costs that were not
 // measured; limits that nothing meets. Precondition: it has nothing.

@@ -33,7 +33,7 @@ struct StepQuestion {
 struct PredictedStep {
   double seconds = 0;
   double once_seconds = 0;        // of them, what a step takes besides its tasks
-  double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
+  double extrapolated_share = 0;  // of tasks' seconds, at sizes beyond what is known
   // Of them, by layer, what ranks wait for each other since routing is not its mean
   // (routing_waits.h); the timeline is of expected sizes and does not have it.
   std::vector<double> routing_waits;

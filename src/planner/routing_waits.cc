@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "planner/drawn_sizes.h"
 #include "planner/layer_shapes.h"
@@ -115,13 +116,20 @@ Result<std::vector<double>> RoutingWaits(const StepQuestion& question, const Ste
     of_layer.options.pipeline = {};
     of_layer.options.pipeline = strategy::PipelineOf(of_layer.options);
     of_layer.options.prunes_last_layer = false;
-    const auto entry = question.shares.size() > 1 ? static_cast<size_t>(shape.first) : 0;
-    of_layer.shares = {question.shares.empty() ? cost::UniformShares(moe->num_experts, moe->top_k)
-                                               : question.shares.at(entry)};
-    const Result<double> wait = KnownWaitOf(of_layer, *moe, num_draws, pricer);
-    if (!wait) return wait.error();
+    // Layers of one shape that concentrate their tokens otherwise wait otherwise.
+    const bool has_shares_by_layer = question.shares.size() > 1;
+    std::optional<double> wait;
     for (size_t layer = 0; layer < waits.size(); ++layer) {
-      if (AreAlike(question.layers()[layer], shape.spec.layers.front())) waits[layer] = *wait;
+      if (!AreAlike(question.layers()[layer], shape.spec.layers.front())) continue;
+      if (!wait || has_shares_by_layer) {
+        of_layer.shares = {question.shares.empty()
+                               ? cost::UniformShares(moe->num_experts, moe->top_k)
+                               : question.shares.at(has_shares_by_layer ? layer : 0)};
+        const Result<double> found = KnownWaitOf(of_layer, *moe, num_draws, pricer);
+        if (!found) return found.error();
+        wait = *found;
+      }
+      waits[layer] = *wait;
     }
   }
   return waits;

@@ -119,6 +119,26 @@ TEST(RoutingWaits, AreFoundOnceForAllPipelinesAndAnewForOtherSteps) {
   }
 }
 
+// Which layers stand for others is decided by how they concentrate their tokens.
+TEST(RoutingWaits, EachLayerWaitsByItsOwnShares) {
+  const model::ModelSpec spec = InventedSpec(4);
+  StepQuestion question = Decode(spec, kWhole, 3);
+  for (int layer = 0; layer < spec.num_layers(); ++layer) {
+    std::vector<double> counts(16, 1);
+    counts[0] = counts[8] = 1 + 20 * layer;  // of either rank
+    question.shares.push_back(cost::SharesFromCounts(counts, 2));
+  }
+  const std::vector<double> waits = WaitsOf(question);
+  ASSERT_EQ(waits.size(), question.shares.size());
+  for (size_t layer = 0; layer < waits.size(); ++layer) {
+    StepQuestion alike = Decode(spec, kWhole, 3);
+    alike.shares = {question.shares[layer]};
+    EXPECT_EQ(waits[layer], WaitsOf(alike).front()) << layer;
+  }
+  // Fewer experts are left to be visited more on one rank than on the other.
+  EXPECT_LT(waits.back(), waits.front());
+}
+
 // Experts that are read from a disk are computed in the parts in which they come.
 TEST(RoutingWaits, AreThereWhereExpertsAreReadInParts) {
   const model::ModelSpec spec = InventedSpec(2);

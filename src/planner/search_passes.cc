@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "planner/asked_for.h"
 #include "planner/asked_plans.h"
+#include "planner/changes_pass.h"
 #include "planner/disaggregated_pass.h"
 #include "planner/disaggregated_turns.h"
 #include "planner/hybrid_pass.h"
@@ -156,6 +157,15 @@ void CheckMemory(PlanSearch& search) {
   }
 }
 
+// Whether there is no room for it with as many sequences as could run together.
+bool IsTooLarge(const PlanQuestion& question, const Candidate& whole) {
+  if (whole.rejected_by == "memory") return true;
+  if (!whole.rejected_by.empty() || question.workload.objective != Objective::kGoodput)
+    return false;
+  const auto memory = question.memory_of(whole.setup, whole.plan, question.workload.batch);
+  return memory && !memory->fits(whole.memory_limit);
+}
+
 // Ranks whose weights do not fit, with as many experts of each in memory as there is room for; and
 // with keys and values of the batch on the disk, too, which leaves room for more experts and more
 // sequences. Prices say whether that is better.
@@ -165,7 +175,7 @@ void AddPaged(PlanSearch& search) {
   const size_t count = search.candidates().size();
   for (size_t i = 0; i < count; ++i) {
     const Candidate whole = search.candidates()[i];
-    if (whole.rejected_by != "memory" || whole.memory_limit == 0 || !plan::CanPage(whole.plan)) {
+    if (whole.memory_limit == 0 || !plan::CanPage(whole.plan) || !IsTooLarge(question, whole)) {
       continue;
     }
     const PagedPlans plans = PagedPlansOf(question, whole.setup, whole.plan,
@@ -180,50 +190,6 @@ void AddPaged(PlanSearch& search) {
       Candidate* const one =
           search.Add({.setup = whole.setup, .plan = spilled, .memory_limit = whole.memory_limit});
       if (one != nullptr) search.CheckMemory(*one);
-    }
-  }
-}
-
-// Whether the weights fit in the format, whatever is known of its costs.
-bool Fits(const PlanQuestion& question, const std::string& format) {
-  for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
-    if (!IsWanted(question.constraints.num_ranks, ranks)) continue;
-    for (const plan::Plan& plan : AskedPlans(question, ranks)) {
-      const auto memory =
-          question.memory_of({ranks, question.constraints.num_threads.value_or(1), format}, plan,
-                             question.workload.batch);
-      if (memory && memory->fits(question.memory_per_rank(ranks))) return true;
-    }
-  }
-  return false;
-}
-
-// What would change the numbers that are computed, and so must be allowed.
-void MarkChanges(PlanSearch& search) {
-  const PlanQuestion& question = search.question();
-  std::string first_format = question.formats.front();
-  for (const std::string& format : question.formats) {
-    first_format = format;
-    if (question.formats.size() == 1 || Fits(question, format)) break;
-  }
-  const auto given = [&](bool allowed, bool is_constraint) { return allowed || is_constraint; };
-  for (Candidate& candidate : search.candidates()) {
-    candidate.needs.clear();
-    const plan::Plan& plan = candidate.plan;
-    const bool several = plan.layout.num_ranks() > 1;
-    if (!question.allowed.layout && ChangesLayout(question, plan)) {
-      candidate.needs.emplace_back("layout");
-    }
-    const bool rounds =
-        plan::Rounds(plan.wire) || (plan.wire == plan::Wire::kAuto && !question.one_host);
-    if (several && rounds && !given(question.allowed.wire, question.constraints.wire.has_value())) {
-      candidate.needs.emplace_back("wire");
-    }
-    if (plan.loads_experts() && !question.allowed.transition) {
-      candidate.needs.emplace_back("transition");
-    }
-    if (candidate.setup.weights != first_format && !question.allowed.weights) {
-      candidate.needs.emplace_back("weights");
     }
   }
 }
@@ -476,21 +442,5 @@ constexpr SearchPass kPasses[] = {
 }  // namespace
 
 std::span<const SearchPass> SearchPasses() { return kPasses; }
-
-bool CutsNothing(const model::ModelSpec& spec, const Layout& layout) {
-  if (layout.attention_tp > 1 || layout.expert_tp > 1) return false;
-  const strategy::Roles roles = layout;
-  for (const model::LayerSpec& layer : spec.layers) {
-    if (!layer.moe) continue;
-    for (int share = 0; share < roles.expert_split().num_shares(); ++share) {
-      const strategy::Part part = roles.expert_split().experts(share, layer.moe->num_experts);
-      const bool is_branch =
-          part.size > 0 && (part.size & (part.size - 1)) == 0 && part.first % part.size == 0;
-      const bool is_whole = part.size == layer.moe->num_experts;
-      if (!is_branch && !is_whole) return false;
-    }
-  }
-  return true;
-}
 
 }  // namespace convene::planner

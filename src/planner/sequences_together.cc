@@ -8,7 +8,6 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/units.h"
@@ -71,11 +70,9 @@ class Chooser {
     const uint64_t common = question.memory_per_rank(candidate.setup.num_ranks);
     const Result<RankMemory> memory = question.memory_of(candidate.setup, whole, batch);
     if (!memory) return {};
-    const auto is_off = [&](std::string_view pass) {
-      return std::ranges::find(question.passes_off, pass) != question.passes_off.end();
-    };
-    if (memory->fits(common) || is_off("memory")) return {whole};
-    if (!question.experts_that_fit || !plan::CanPage(whole) || is_off("paging")) return {};
+    if (memory->fits(common) || IsOff(question, "memory")) return {whole};
+    const bool may_page = question.experts_that_fit && !IsOff(question, "paging");
+    if (!may_page || !plan::CanPage(whole)) return {};
     PagedPlans paged = PagedPlansOf(question, candidate.setup, whole, batch, memory->limit(common));
     std::vector<plan::Plan> plans = std::move(paged.spilled);
     if (paged.experts) plans.push_back(*std::move(paged.experts));

@@ -52,7 +52,7 @@ struct RankSetup {
 struct SchedulePrices {
   cost::Prices prices;
   double once_seconds = 0;        // of a step besides its tasks
-  double extrapolated_share = 0;  // of computing seconds, at sizes beyond what is known
+  double extrapolated_share = 0;  // of tasks' seconds, at sizes beyond what is known
 };
 
 class StepPricer {

@@ -21,14 +21,11 @@ double Excess(double seconds, double limit) { return limit > 0 ? seconds / limit
 constexpr int kMostQuarters = 25;
 constexpr double kRateAccuracy = 0.02;
 
-// Whether it has the memory for those that run together at the rate, and is fast enough.
-bool KeepsUp(PlanSearch& search, const Candidate& candidate, double rate) {
+// Error: it has no memory for those that run together at the rate, or is not fast enough.
+Result<FittedPlan> KeepUp(PlanSearch& search, const Candidate& candidate, double rate) {
   Workload workload = search.question().workload;
   workload.arrival_rate = rate;
-  const auto figures = search.FiguresOf(candidate.setup, candidate.plan, workload);
-  if (!figures) return false;
-  const auto memory = search.question().memory_of(candidate.setup, candidate.plan, figures->batch);
-  return memory && memory->fits(candidate.memory_limit);
+  return search.Fit(candidate, workload);
 }
 
 }  // namespace
@@ -44,16 +41,17 @@ std::optional<Error> WhyLimitsAreUnmet(PlanSearch& search) {
   double least = 0;
   for (const Candidate& candidate : search.candidates()) {
     if (candidate.rejected_by != "prices" && candidate.rejected_by != "limits") continue;
-    const Result<PlanFigures> found = search.FiguresOf(candidate.setup, candidate.plan, workload);
-    if (!found) continue;
-    const double excess = std::max(Excess(found->ttft, limits.ttft),
-                                   Excess(found->time_per_token, limits.time_per_token));
+    const Result<FittedPlan> fitted = search.Fit(candidate, workload);
+    if (!fitted) continue;
+    const PlanFigures& found = fitted->figures;
+    const double excess = std::max(Excess(found.ttft, limits.ttft),
+                                   Excess(found.time_per_token, limits.time_per_token));
     // What may not be chosen is near in words alone.
     const bool is_nearer = nearest == nullptr || std::pair(!candidate.is_allowed(), excess) <
                                                      std::pair(!nearest->is_allowed(), least);
     if (!is_nearer) continue;
     nearest = &candidate;
-    figures = *found;
+    figures = found;
     least = excess;
   }
   if (nearest == nullptr) return std::nullopt;
@@ -90,7 +88,7 @@ std::optional<Error> WhyTooManyArrive(PlanSearch& search) {
     enough /= 4;
     std::vector<const Candidate*> keep_up;
     for (const Candidate* candidate : left) {
-      if (KeepsUp(search, *candidate, enough)) keep_up.push_back(candidate);
+      if (KeepUp(search, *candidate, enough)) keep_up.push_back(candidate);
     }
     if (keep_up.empty()) continue;
     // The rate at which the last of them gives up.
@@ -99,16 +97,18 @@ std::optional<Error> WhyTooManyArrive(PlanSearch& search) {
       const double middle = (enough + too_many) / 2;
       std::vector<const Candidate*> still;
       for (const Candidate* candidate : keep_up) {
-        if (KeepsUp(search, *candidate, middle)) still.push_back(candidate);
+        if (KeepUp(search, *candidate, middle)) still.push_back(candidate);
       }
       (still.empty() ? too_many : enough) = middle;
       if (!still.empty()) keep_up = std::move(still);
     }
     const Candidate& best = *keep_up.front();
+    Candidate there = best;
+    there.plan = KeepUp(search, best, enough)->plan;
     return Error{fmt::format(
         "no plan keeps up with {} requests per second; the best, {}, does with up to {} of "
         "them, and at the rate that was asked for {}: ask for fewer requests, or for more ranks",
-        PlainNumber(asked), Describe(best), PlainNumber(enough, 3), best.reason)};
+        PlainNumber(asked), Describe(there), PlainNumber(enough, 3), best.reason)};
   }
   return std::nullopt;
 }

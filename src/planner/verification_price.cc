@@ -16,12 +16,6 @@ constexpr double kDeviationsOfNineInTen = 1.645;
 // Weights pass through memory as they are read, are converted, and are written.
 constexpr double kPassesOfLoading = 3;
 
-cost::Outline ScoredFigures(const PlanFigures& figures) {
-  return {.seconds = figures.score,
-          .by_kind = figures.path,
-          .overlapped_seconds = figures.overlapped_seconds};
-}
-
 // The mean of max(0, x) over a normal distribution.
 double MeanAboveZero(double mean, double deviation) {
   if (!(deviation > 0)) return std::max(0.0, mean);
@@ -34,7 +28,7 @@ double MeanAboveZero(double mean, double deviation) {
 // Of the seconds per generated token.
 double GainOf(const PlanFigures& chosen, const PlanFigures& other, const cost::StepErrors& errors) {
   const cost::Interval difference =
-      cost::IntervalOfDifference(ScoredFigures(chosen), ScoredFigures(other), errors);
+      cost::IntervalOfDifference(OutlineOfScore(chosen), OutlineOfScore(other), errors);
   return MeanAboveZero(chosen.score - other.score,
                        (difference.high - difference.low) / 2 / kDeviationsOfNineInTen);
 }

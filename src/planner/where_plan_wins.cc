@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "base/units.h"
+#include "planner/pipeline_passes.h"
 
 namespace convene::planner {
 namespace {
@@ -22,38 +24,67 @@ constexpr int kMostAnswer = 1 << 14;
 constexpr int kMostHalvings = 20;
 constexpr std::array kSkews = {0.0, 0.2, 0.4, 0.6, 0.8, 0.9};
 
+// Memory for longer or shorter requests is asked for those of the question, with as many of them
+// as hold the tokens.
+bool HasMemory(const PlanQuestion& question, const Candidate& candidate, const Workload& workload,
+               int num_sequences) {
+  const auto tokens_of_each = [](const Workload& one) {
+    return one.mean_prompt_tokens() + one.mean_gen_tokens();
+  };
+  const double alike = num_sequences * tokens_of_each(workload) / tokens_of_each(question.workload);
+  const auto batch = static_cast<int>(std::min(1e6, std::ceil(alike - 1e-9)));
+  // So many were asked for when it was priced, and without the pass `memory` nothing limits them.
+  if (batch == candidate.figures->batch || candidate.memory_limit == 0) return true;
+  const auto memory = question.memory_of(candidate.setup, candidate.plan, batch);
+  return memory && memory->fits(candidate.memory_limit);
+}
+
 }  // namespace
+
+PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& point) {
+  const Workload& workload = point.workload;
+  const auto has_memory = [&](int num_sequences) {
+    return HasMemory(search.question(), candidate, workload, num_sequences);
+  };
+  const auto figures_of = [&](int cut_from_tokens) {
+    plan::Plan plan = candidate.plan;
+    plan.cut_from_tokens = cut_from_tokens;
+    return search.FiguresOf(candidate.setup, plan, workload, point.conditions);
+  };
+  const int cut_from_tokens = candidate.plan.cut_from_tokens;
+  const bool has_whole_decode = cut_from_tokens > 0;
+  const bool is_batch_given =
+      workload.arrival_rate <= 0 && workload.objective != Objective::kGoodput;
+  PlanThere there;
+  if (is_batch_given) {
+    there.fits = has_memory(workload.batch);
+    if (!there.fits) return there;
+    const bool is_other = has_whole_decode && workload.batch != candidate.figures->batch;
+    Result<PlanFigures> figures =
+        figures_of(is_other ? WholeDecodeFrom(workload.batch) : cut_from_tokens);
+    if (figures) there.figures = *std::move(figures);
+    return there;
+  }
+  Result<PlanFigures> figures = figures_of(cut_from_tokens);
+  if (has_whole_decode && !(figures && figures->batch == candidate.figures->batch)) {
+    // As the pass does, which begins with the plan all of whose steps have parts.
+    const Result<PlanFigures> in_parts = figures_of(0);
+    if (in_parts) figures = figures_of(WholeDecodeFrom(in_parts->batch));
+  }
+  if (!figures) return there;
+  there.fits = has_memory(figures->batch);
+  if (there.fits) there.figures = *std::move(figures);
+  return there;
+}
 
 const PointScore& PlanAtPoints::At(const Parameter& parameter, double value) {
   const std::pair point(parameter.range, value);
   const auto known = known_.find(point);
   if (known != known_.end()) return known->second;
-  return known_.emplace(point, ScoreOf(parameter.at(value))).first->second;
-}
-
-PointScore PlanAtPoints::ScoreOf(const Point& point) const {
-  const PlanQuestion& question = search_.question();
-  if (point.workload.batch > question.workload.batch ||
-      point.workload.mean_prompt_tokens() > question.workload.mean_prompt_tokens() ||
-      point.workload.mean_gen_tokens() > question.workload.mean_gen_tokens()) {
-    // Memory for more is asked for the workload as it is, with as many more sequences as hold the
-    // tokens.
-    const double tokens = point.workload.batch *
-                          (point.workload.mean_prompt_tokens() + point.workload.mean_gen_tokens());
-    const double each =
-        question.workload.mean_prompt_tokens() + question.workload.mean_gen_tokens();
-    const auto batch = static_cast<int>(std::min(1e6, std::ceil(tokens / each)));
-    const auto memory = question.memory_of(plan_.setup, plan_.plan, batch);
-    if (!memory || !memory->fits(plan_.memory_limit)) return {.fits = false};
-  }
-  const auto figures = search_.FiguresOf(plan_.setup, plan_.plan, point.workload, point.conditions);
-  if (!figures) return {};
-  if (point.workload.arrival_rate > question.workload.arrival_rate) {
-    // More arrive, and so more run together.
-    const auto memory = question.memory_of(plan_.setup, plan_.plan, figures->batch);
-    if (!memory || !memory->fits(plan_.memory_limit)) return {.fits = false};
-  }
-  return {.seconds = figures->score};
+  const PlanThere there = PriceAt(search_, plan_, parameter.at(value));
+  PointScore score{.fits = there.fits};
+  if (there.figures) score.seconds = there.figures->score;
+  return known_.emplace(point, score).first->second;
 }
 
 namespace {
@@ -178,18 +209,19 @@ Parameter Batches(const PlanQuestion& question) {
 }
 
 // Prompts or answers, all of them in proportion.
-Parameter Lengths(const PlanQuestion& question, int RequestLengths::*tokens, const char* name,
+Parameter Lengths(const PlanQuestion& question, int64_t RequestSums::*tokens, const char* name,
                   int least, int present, int most) {
   Parameter length{.is_whole = true};
   const int longest = static_cast<int>(question.workload.longest_request());
   const int positions = question.spec.max_positions - longest + present;
   AddPowers(question, least, std::max(present, std::min(most, positions)), present, length);
-  length.at = [&question, tokens, present](double value) {
+  // All plans are asked at the same values, and a trace is long.
+  std::map<double, Requests> known;
+  length.at = [&question, tokens, present, known](double value) mutable {
+    const Requests& requests = question.workload.requests;
+    if (!known.contains(value)) known.emplace(value, requests.Scaled(tokens, value / present));
     Point point{.workload = question.workload};
-    for (RequestLengths& request : point.workload.requests) {
-      request.*tokens =
-          std::max(1, static_cast<int>(std::lround(request.*tokens * value / present)));
-    }
+    point.workload.requests = known.at(value);
     return point;
   };
   length.words = [name](const Span& span, bool above) {
@@ -205,19 +237,16 @@ Parameter Prompts(const PlanQuestion& question) {
   int most = kMostPrompt;
   if (question.spec.has_encoder()) {
     // It sees the longest one in one step.
-    int longest = 1;
-    for (const RequestLengths& request : question.workload.requests) {
-      longest = std::max(longest, request.prompt_tokens);
-    }
+    const int longest = question.workload.requests.longest_prompt();
     most = std::min(most, static_cast<int>(int64_t{present} * question.step_tokens / longest));
   }
-  return Lengths(question, &RequestLengths::prompt_tokens, "prompts", kLeastPrompt, present, most);
+  return Lengths(question, &RequestSums::prompt_tokens, "prompts", kLeastPrompt, present, most);
 }
 
 Parameter Answers(const PlanQuestion& question) {
   const int present = static_cast<int>(question.workload.mean_gen_tokens());
-  return Lengths(question, &RequestLengths::gen_tokens, "answers", /*least=*/1,
-                 std::max(1, present), kMostAnswer);
+  return Lengths(question, &RequestSums::gen_tokens, "answers", /*least=*/1, std::max(1, present),
+                 kMostAnswer);
 }
 
 // Of a stream.

@@ -59,6 +59,17 @@ void AddPowers(const PlanQuestion& question, double least, double most, double p
 std::vector<Span> SpansOf(const Parameter& parameter, int direction,
                           const std::function<Outcome(double)>& outcome_at, size_t most = SIZE_MAX);
 
+// A plan at a point.
+struct PlanThere {
+  bool fits = true;
+  std::optional<PlanFigures> figures = {};  // none: it cannot run
+};
+
+// What the search would say of the plan there: a plan whose steps of decode stay in one piece does
+// so with as many sequences as then run together (pass whole_decode), and these must have the
+// memory. Precondition: the candidate is ranked.
+PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& point);
+
 struct PointScore {
   bool fits = true;
   std::optional<double> seconds = {};  // none: it cannot run
@@ -74,8 +85,6 @@ class PlanAtPoints {
   const PointScore& At(const Parameter& parameter, double value);
 
  private:
-  PointScore ScoreOf(const Point& point) const;
-
   PlanSearch& search_;
   const Candidate& plan_;
   std::map<std::pair<std::string, double>, PointScore> known_;  // by range of the parameter

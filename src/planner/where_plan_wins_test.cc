@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "planner/asked_question_test.h"
+#include "planner/pipeline_passes.h"
 
 namespace convene::planner {
 namespace {
@@ -38,6 +41,92 @@ TEST(Parameters, AnswersAndRatesAreMovedToo) {
   EXPECT_EQ(rates.at(8).workload.arrival_rate, 8);
   EXPECT_EQ(rates.words(Span{Outcome::kWins, 0.5, 0.125, true}, false),
             "where 0.5 and fewer requests arrive in a second");
+}
+
+// As the pass `whole_decode` makes it for what runs together in the question.
+Candidate WithWholeDecode(PlanSearch& search) {
+  Candidate candidate{
+      .setup = {2, 1, "bf16"},
+      .plan = {.layout = {.attention_dp = 2, .expert_ep = 2}, .pipeline = {.chunks = 4}}};
+  EXPECT_TRUE(search.CheckMemory(candidate));
+  search.Price(candidate);
+  candidate.plan.cut_from_tokens = WholeDecodeFrom(candidate.figures->batch);
+  search.Price(candidate);
+  return candidate;
+}
+
+// What a plan says of few sequences it would not say of many: then parts begin with more tokens.
+TEST(PriceAt, StepsOfDecodeStayInOnePieceWhateverRunsTogether) {
+  Asked asked(1e9, {2});
+  asked.workload = {.requests = {{64, 64}}, .batch = 8};
+  PlanSearch search(asked.question);
+  const Candidate plan = WithWholeDecode(search);
+  const Parameter batches = Batches(asked.question);
+  for (const double batch : batches.values) {
+    const Point point = batches.at(batch);
+    const PlanThere there = PriceAt(search, plan, point);
+    ASSERT_TRUE(there.figures) << batch;
+    plan::Plan there_plan = plan.plan;
+    there_plan.cut_from_tokens = WholeDecodeFrom(static_cast<int>(batch));
+    EXPECT_EQ(there.figures->score,
+              search.FiguresOf(plan.setup, there_plan, point.workload)->score);
+    there_plan.cut_from_tokens = 0;
+    there_plan.pipeline = {};
+    EXPECT_EQ(there.figures->time_per_token,
+              search.FiguresOf(plan.setup, there_plan, point.workload)->time_per_token)
+        << batch;
+  }
+}
+
+TEST(PriceAt, StepsOfDecodeStayInOnePieceAtAnyRate) {
+  Asked asked(1e9, {2});
+  asked.workload = {.requests = {{512, 32}}, .arrival_rate = 1};
+  PlanSearch search(asked.question);
+  const Candidate plan = WithWholeDecode(search);
+  const Parameter rates = ParametersOf(asked.question).front();
+  int most = 0;
+  for (const double rate : rates.values) {
+    const Point point = rates.at(rate);
+    const PlanThere there = PriceAt(search, plan, point);
+    if (!there.figures) continue;
+    most = std::max(most, there.figures->batch);
+    // Steps of prompts have 512 tokens, and fewer sequences run together.
+    plan::Plan whole = plan.plan;
+    whole.cut_from_tokens = 512;
+    EXPECT_EQ(there.figures->score, search.FiguresOf(plan.setup, whole, point.workload)->score)
+        << rate;
+  }
+  EXPECT_GE(most, plan.plan.cut_from_tokens);  // it was made for fewer
+  EXPECT_LT(most, 512);
+}
+
+// More run together where more arrive, where each takes longer, and on a machine that is slower.
+TEST(PriceAt, WhatRunsTogetherHasTheMemory) {
+  Asked asked(1e9, {2});
+  asked.workload = {.requests = {{64, 64}}, .arrival_rate = 1};
+  PlanSearch search(asked.question);
+  Candidate plan{.setup = {2, 1, "bf16"}, .plan = {.layout = {.attention_dp = 2, .expert_ep = 2}}};
+  ASSERT_TRUE(search.CheckMemory(plan));
+  search.Price(plan);
+  ASSERT_TRUE(plan.figures) << plan.reason;
+  const int batch = plan.figures->batch;
+  plan.memory_limit = plan.memory.total();  // for no more sequences than that
+  int without = 0;
+  for (const Parameter& parameter : ParametersOf(asked.question)) {
+    for (const double value : parameter.values) {
+      const Point point = parameter.at(value);
+      const auto figures =
+          search.FiguresOf(plan.setup, plan.plan, point.workload, point.conditions);
+      if (!figures) continue;
+      const double longer =
+          (point.workload.mean_prompt_tokens() + point.workload.mean_gen_tokens()) / 128;
+      const PlanThere there = PriceAt(search, plan, point);
+      EXPECT_EQ(there.fits, figures->batch * longer <= batch) << parameter.range << ": " << value;
+      EXPECT_EQ(there.figures.has_value(), there.fits);
+      if (!there.fits) ++without;
+    }
+  }
+  EXPECT_GT(without, 0);
 }
 
 TEST(SpansOf, EndWhereTheOtherPlanLosesAgain) {

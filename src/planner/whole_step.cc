@@ -104,8 +104,9 @@ std::vector<double> EndsOfLayers(const ShortModel& model, const PredictedStep& s
   return ends;
 }
 
-// Over the ranks that have experts: others have attention alone.
-double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
+// Over the ranks that have experts: others have attention alone. `waits`: how much longer than
+// expected the busiest rank takes, since routing is not its mean (others take as much less).
+double ImbalanceOf(const ShortModel& model, const PredictedStep& step, double waits) {
   std::map<int, double> seconds;  // by rank
   for (size_t id = 0; id < step.schedule.tasks.size(); ++id) {
     const schedule::Task& task = step.schedule.tasks[id];
@@ -118,7 +119,7 @@ double ImbalanceOf(const ShortModel& model, const PredictedStep& step) {
     sum += of_rank;
     most = std::max(most, of_rank);
   }
-  return sum > 0 ? most * static_cast<double>(seconds.size()) / sum : 1;
+  return sum > 0 ? (most + waits) * static_cast<double>(seconds.size()) / sum : 1;
 }
 
 }  // namespace
@@ -159,8 +160,12 @@ ShortModel Unshortened(const model::ModelSpec& spec,
 WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
   WholeStep whole{.seconds = step.seconds,
                   .once_seconds = step.once_seconds,
-                  .extrapolated_share = step.extrapolated_share,
-                  .imbalance = ImbalanceOf(model, step)};
+                  .extrapolated_share = step.extrapolated_share};
+  double waits = 0;
+  for (size_t layer = 0; layer < step.routing_waits.size(); ++layer) {
+    waits += model.counts[layer] * step.routing_waits[layer];
+  }
+  whole.imbalance = ImbalanceOf(model, step, waits);
   const bool has_one_lane = std::ranges::all_of(step.schedule.tasks, [](const auto& task) {
     return task.lane.rank == 0 && task.lane.kind == schedule::LaneKind::kCompute;
   });
@@ -181,10 +186,8 @@ WholeStep ExtendStep(const ShortModel& model, const PredictedStep& step) {
     if (step.schedule.tasks[id].kind != schedule::TaskKind::kEmbed) continue;
     before = std::max(before, step.timeline.tasks[id].end);
   }
-  double waits = 0;
   for (size_t layer = 0; layer < ends.size(); ++layer) {
     const double wait = step.routing_waits.empty() ? 0 : step.routing_waits[layer];
-    waits += model.counts[layer] * wait;
     whole.seconds += (model.counts[layer] - 1) * (std::max(0.0, ends[layer] - before) + wait);
     before = std::max(before, ends[layer]);
   }

@@ -44,8 +44,8 @@ struct WholeStep {
   double overlapped_seconds = 0;  // of steps whose exchanges run beside computation
   double once_seconds = 0;
   double extrapolated_share = 0;
-  // Of the rank that computes experts longest, over the mean of those that have any; 1: all alike,
-  // or no experts.
+  // Of the rank that computes experts longest, over the mean of those that have any, as routings
+  // that are drawn have it (routing_waits.h); 1: all alike, or no experts.
   double imbalance = 1;
 };
 

@@ -158,5 +158,31 @@ TEST(WholeStep, ImbalanceIsOverRanksThatHaveExperts) {
   EXPECT_NEAR(step->imbalance, 1, 1e-9);
 }
 
+// Of few tokens some rank has more than the others whatever the router prefers, and these wait.
+TEST(WholeStep, ImbalanceIsThatOfRoutingsAsTheyAreDrawn) {
+  const model::ModelSpec spec = InventedSpec(8);
+  const cost::StepCosts costs = InventedCosts(4, 1e12);
+  const strategy::Layout layout{.attention_dp = 4, .expert_ep = 4};
+  const auto step_of = [&](int batch) {
+    return *PredictWholeStep(Shorten(spec, {}), {.roles = layout},
+                             DecodeStep(batch, 100, 80, layout), MeasuredPricer(costs));
+  };
+  const WholeStep few = step_of(4);
+  const double experts = few.path[static_cast<size_t>(schedule::TaskKind::kExperts)];
+  // What is waited for is the busiest rank's work: the others have the mean.
+  const Result<PredictedStep> expected = PredictStep(
+      {.spec = spec, .options = {.roles = layout}, .groups = DecodeStep(4, 100, 80, layout)},
+      MeasuredPricer(costs));
+  double mean = 0;
+  for (size_t id = 0; id < expected->schedule.tasks.size(); ++id) {
+    if (expected->schedule.tasks[id].kind != schedule::TaskKind::kExperts) continue;
+    mean += expected->timeline.tasks[id].seconds() / 4;
+  }
+  EXPECT_GT(few.imbalance, 1.2);
+  EXPECT_NEAR(few.imbalance, experts / mean, 0.02 * few.imbalance);
+  EXPECT_LT(step_of(256).imbalance, few.imbalance);
+  EXPECT_NEAR(step_of(1 << 15).imbalance, 1, 1e-9);
+}
+
 }  // namespace
 }  // namespace convene::planner

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,13 +45,12 @@ void AddFewAttentionRanks(const PlanQuestion& question, int num_ranks,
 }
 
 LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std::string& format,
-                          int num_threads) {
+                          int num_threads, int batch) {
   LeastMemory least;
   std::vector<plan::Plan> plans = AskedPlans(question, num_ranks);
   AddFewAttentionRanks(question, num_ranks, plans);
   for (const plan::Plan& plan : plans) {
-    const auto memory =
-        question.memory_of({num_ranks, num_threads, format}, plan, question.workload.batch);
+    const auto memory = question.memory_of({num_ranks, num_threads, format}, plan, batch);
     if (!memory) continue;
     // Of unlike ranks, as if the one that takes most of what it has had as much as others.
     const uint64_t common = question.memory_per_rank(num_ranks);
@@ -75,16 +75,42 @@ std::optional<std::string> RemedyBy(const LeastMemory& least, uint64_t available
   return std::nullopt;
 }
 
+// Of fewer than `batch` sequences, the most of which `fits` says that they have room together; 0:
+// not even one has. Fewer take less.
+int MostThatFit(int batch, const std::function<bool(int)>& fits) {
+  int most = 0;
+  int too_many = batch;
+  while (too_many - most > 1) {
+    const int middle = most + (too_many - most) / 2;
+    (fits(middle) ? most : too_many) = middle;
+  }
+  return most;
+}
+
 // `paged`: one with experts on a disk, if any was looked at.
 Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
                       const Candidate* paged) {
   const std::string& format = question.formats.back();
   const int threads = closest.setup.num_threads;
-  std::string message = fmt::format("the model fits nowhere: {} needs {} per rank, and each has {}",
-                                    Describe(closest), Enough(closest.memory.total()),
-                                    FormatBytes(closest.memory_limit));
+  const int batch = FewestTogether(question.workload);
+  const auto least_of = [&](int ranks, const std::string& weights) {
+    return LeastMemoryOf(question, ranks, weights, threads, batch);
+  };
+  const int most_together = MostThatFit(batch, [&](int fewer) {
+    const LeastMemory least = LeastMemoryOf(question, question.num_ranks, format, threads, fewer);
+    return least.allowed && *least.allowed <= question.memory_per_rank(question.num_ranks);
+  });
+  std::string message = fmt::format(
+      "{}: {} needs {} per rank, and each has {}",
+      most_together > 0 ? fmt::format("there is no room for {} together",
+                                      FormatCount(static_cast<uint64_t>(batch), "sequence"))
+                        : "the model fits nowhere",
+      Describe(closest), Enough(closest.memory.total()), FormatBytes(closest.memory_limit));
   std::vector<std::string> remedies;
-  const LeastMemory here = LeastMemoryOf(question, question.num_ranks, format, threads);
+  if (most_together > 0) {
+    remedies.push_back(FormatCount(static_cast<uint64_t>(most_together), "sequence"));
+  }
+  const LeastMemory here = least_of(question.num_ranks, format);
   if (here.any) {
     const auto with = [&](uint64_t bytes, std::string_view beside) {
       remedies.push_back(
@@ -99,9 +125,8 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
     if (is_much_less) with(*here.any, kAndAllow);
   }
   for (int ranks = question.num_ranks + 1; ranks <= kMostRanksToTell; ++ranks) {
-    const auto remedy =
-        RemedyBy(LeastMemoryOf(question, ranks, format, threads), question.memory_per_rank(ranks),
-                 FormatCount(static_cast<uint64_t>(ranks), "rank"));
+    const auto remedy = RemedyBy(least_of(ranks, format), question.memory_per_rank(ranks),
+                                 FormatCount(static_cast<uint64_t>(ranks), "rank"));
     if (!remedy) continue;
     remedies.push_back(*remedy);
     break;
@@ -110,8 +135,8 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
     const auto& tried = question.formats;
     if (std::find(tried.begin(), tried.end(), fewer) != tried.end()) continue;
     const auto remedy =
-        RemedyBy(LeastMemoryOf(question, question.num_ranks, fewer, threads),
-                 question.memory_per_rank(question.num_ranks), fmt::format("--weights {}", fewer));
+        RemedyBy(least_of(question.num_ranks, fewer), question.memory_per_rank(question.num_ranks),
+                 fmt::format("--weights {}", fewer));
     if (!remedy) continue;
     remedies.push_back(*remedy);
     break;

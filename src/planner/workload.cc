@@ -122,9 +122,13 @@ Status ReadLimits(const json& object, ServiceLimits* limits) {
 
 Status ReadMember(const std::string& key, const json& value, WorkloadFile* file) {
   Workload& workload = file->workload;
-  RequestLengths& lengths = workload.requests.front();
-  if (key == "prompt_tokens") return Assign(LengthOf(value, key.c_str()), &lengths.prompt_tokens);
-  if (key == "gen_tokens") return Assign(LengthOf(value, key.c_str()), &lengths.gen_tokens);
+  if (key == "prompt_tokens" || key == "gen_tokens") {
+    RequestLengths lengths = workload.requests.front();
+    Status read = Assign(LengthOf(value, key.c_str()),
+                         key == "gen_tokens" ? &lengths.gen_tokens : &lengths.prompt_tokens);
+    workload.requests = {lengths};
+    return read;
+  }
   if (key == "trace") return Assign(PathOf(value, "trace"), &file->trace_path);
   if (key == "batch") return Assign(WholeOf(value, "batch", 1, kMostSequences), &workload.batch);
   if (key == "num_requests") {
@@ -347,8 +351,7 @@ std::vector<RequestLengths> TypicalSequences(const Workload& workload, int count
   typical.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     const int64_t first = all * i / count;
-    typical.push_back(
-        workload.requests.MeanOf(first, std::max(first + 1, all * (i + 1) / count)));
+    typical.push_back(workload.requests.MeanOf(first, std::max(first + 1, all * (i + 1) / count)));
   }
   return typical;
 }

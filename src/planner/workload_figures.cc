@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/plain_number.h"
 #include "base/units.h"
@@ -34,18 +35,20 @@ class Predictor {
   }
 
   Result<PlanFigures> Goodput() {
-    PlanFigures figures;
+    std::optional<PlanFigures> figures;
     for (int batch = workload_.batch; batch >= 1; batch /= 2) {
+      if (options_.has_room && !options_.has_room(batch)) continue;
       const Result<PlanFigures> found = AtBatch(batch);
       if (!found) return found.error();
       figures = *found;
-      if (MeetsLimits(figures, figures.ttft - figures.solver_seconds)) return figures;
+      if (MeetsLimits(*figures, figures->ttft - figures->solver_seconds)) return *figures;
     }
+    if (!figures) return Error{"not even one sequence has the memory"};
     return Error{fmt::format(
         "a batch of 1 has {} s to the first token (limit {}) and {} s per token (limit {}; 0: "
         "none)",
-        PlainNumber(figures.ttft), PlainNumber(workload_.limits.ttft),
-        PlainNumber(figures.time_per_token), PlainNumber(workload_.limits.time_per_token))};
+        PlainNumber(figures->ttft), PlainNumber(workload_.limits.ttft),
+        PlainNumber(figures->time_per_token), PlainNumber(workload_.limits.time_per_token))};
   }
 
   Result<PlanFigures> AtArrivalRate() {
@@ -92,9 +95,12 @@ class Predictor {
     stretch(figures.time_per_token_interval, figures.time_per_token, decode->seconds / (1 - busy));
     stretch(figures.throughput_interval, figures.throughput,
             workload_.arrival_rate * workload_.mean_gen_tokens());
+    // Of one prompt or step, not of as many as run together.
+    if (workload_.objective == Objective::kTtft) Score(*prompt, 1, waiting, figures);
+    if (workload_.objective == Objective::kTimePerToken) {
+      Score(*decode, 1, figures.time_per_token - decode->seconds, figures);
+    }
     const double ttft = figures.ttft - options_.solver_seconds;  // nor is it in the score
-    if (workload_.objective == Objective::kTtft) figures.score = ttft;
-    if (workload_.objective == Objective::kTimePerToken) figures.score = figures.time_per_token;
     if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures, ttft)) {
       return Error{fmt::format(
           "at this rate of requests there are {} s to the first token and {} s per token, "
@@ -243,7 +249,13 @@ class Predictor {
     WholeStep all = prefill;
     Add(decode, gen_tokens - 1, all);
     Add(round_trip_, round_trips, all);
-    PlanFigures figures = Scored(batch, prefill, decode, all);
+    const bool is_ttft = workload_.objective == Objective::kTtft;
+    const bool is_step = workload_.objective == Objective::kTimePerToken;
+    PlanFigures figures;
+    Score(is_ttft   ? prefill
+          : is_step ? decode
+                    : all,
+          is_ttft || is_step ? 1 : batch * gen_tokens, /*waiting=*/0, figures);
     const WholeStep solver = {.seconds = options_.solver_seconds,
                               .once_seconds = options_.solver_seconds};
     Add(solver, 1, prefill);
@@ -269,18 +281,13 @@ class Predictor {
 
   // What plans are compared by, without the solver's time, which depends on what runs beside it:
   // one question has one answer.
-  PlanFigures Scored(int batch, const WholeStep& prefill, const WholeStep& decode,
-                     const WholeStep& all) const {
-    const bool is_ttft = workload_.objective == Objective::kTtft;
-    const bool is_step = workload_.objective == Objective::kTimePerToken;
-    const WholeStep& scored = is_ttft ? prefill : is_step ? decode : all;
-    const double per = is_ttft || is_step ? 1 : batch * workload_.mean_gen_tokens();
-    PlanFigures figures{.score = scored.seconds / per,
-                        .overlapped_seconds = scored.overlapped_seconds / per};
+  static void Score(const WholeStep& scored, double per, double waiting, PlanFigures& figures) {
+    figures.score = scored.seconds / per + waiting;
+    figures.overlapped_seconds = scored.overlapped_seconds / per;
+    figures.waiting_seconds = waiting;
     for (size_t kind = 0; kind < figures.path.size(); ++kind) {
       figures.path[kind] = scored.path[kind] / per;
     }
-    return figures;
   }
 
   const Workload& workload_;

@@ -45,13 +45,15 @@ struct PhaseStepOptions {
   // back alone: the way to decode lies beside the last prompts.
   WholeStep round_trip = {};
   std::optional<strategy::ExpertLoads> loads = {};  // to decode
+  // Whether so many sequences have the memory to run together, of goodput; empty: any number has.
+  std::function<bool(int batch)> has_room = {};
   double solver_seconds = 0;  // that were taken to find the plan: before the first token
 };
 
 // All prompts first, then all answers, a token of each sequence per step. The first token of an
 // answer comes with its prompt.
 // - With a batch, so many sequences begin together. Goodput: the largest of the batch, its half and
-//   so on that meets the limits.
+//   so on that has the memory and meets the limits.
 // - With an arrival rate prompts come one by one and are computed before answers go on, which takes
 //   the share rate x (seconds of a prompt) of the time. As many sequences run together as give the
 //   rate in the rest of it. A prompt waits as in a queue with regular service (M/D/1), and, where

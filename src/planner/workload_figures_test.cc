@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "planner/invented_costs_test.h"
 
 namespace convene::planner {
@@ -77,6 +80,63 @@ TEST(WorkloadFigures, APromptWaitsForTheStepOfDecodeThatIsUnderWay) {
   // Those that are all there at once wait for nothing but each other.
   const Workload batch{.requests = {{kPromptTokens, 2}}, .batch = 1};
   EXPECT_NEAR(FiguresWith(pricer, batch).ttft, 0.1, 1e-9);
+}
+
+// By it plans are compared, and reasons told: of as many prompts as run together it would be as
+// many times too long.
+TEST(WorkloadFigures, AScoreIsMadeOfThePathAndOfWaiting) {
+  cost::StepCosts costs = InventedCosts(1, 1e9);
+  costs.step_once = 0;
+  const MeasuredPricer pricer(costs);
+  const double prompt = FiguresWith(pricer, StreamOf(60, 1e-6)).ttft;
+  int most_together = 0;
+  for (const double busy : {1e-3, 0.1, 0.5, 0.7}) {
+    for (const Objective objective :
+         {Objective::kThroughput, Objective::kTtft, Objective::kTimePerToken}) {
+      Workload workload = StreamOf(60, busy / prompt);
+      workload.objective = objective;
+      const PlanFigures figures = FiguresWith(pricer, workload);
+      const double path = std::accumulate(figures.path.begin(), figures.path.end(), 0.0);
+      EXPECT_NEAR(path + figures.waiting_seconds, figures.score, 1e-9 * figures.score);
+      EXPECT_NEAR(cost::IntervalOf(OutlineOfScore(figures), pricer.Errors()).high, figures.score,
+                  1e-9 * figures.score);
+      if (objective == Objective::kTtft) {
+        EXPECT_EQ(figures.score, figures.ttft);
+        EXPECT_NEAR(path, prompt, 1e-3 * prompt);
+      }
+      if (objective == Objective::kTimePerToken) {
+        EXPECT_EQ(figures.score, figures.time_per_token);
+      }
+      EXPECT_EQ(figures.waiting_seconds > 0, objective != Objective::kThroughput);
+      most_together = std::max(most_together, figures.batch);
+    }
+  }
+  EXPECT_GT(most_together, 2);
+}
+
+TEST(WorkloadFigures, GoodputHasRoomForWhatRunsTogether) {
+  const PricerOfWholeSteps pricer;
+  const model::ModelSpec spec = InventedSpec(2);
+  const ShortModel model = Shorten(spec, {});
+  const Workload workload{
+      .requests = {{kPromptTokens, 2}}, .batch = 64, .objective = Objective::kGoodput};
+  const auto figures_with = [&](int room) {
+    int num_simulated = 0;
+    return PredictWorkload(workload,
+                           {.whole_spec = spec,
+                            .model = model,
+                            .overlapping_model = model,
+                            .step_tokens = kPromptTokens,
+                            .has_room = [room](int batch) { return batch <= room; }},
+                           pricer, &num_simulated);
+  };
+  for (const int room : {1, 2, 9, 64, 1000}) {
+    const Result<PlanFigures> figures = figures_with(room);
+    ASSERT_TRUE(figures.ok()) << figures.error().message;
+    EXPECT_LE(figures->batch, room);
+    EXPECT_GT(2 * figures->batch, std::min(room, 64));
+  }
+  EXPECT_FALSE(figures_with(0).ok());
 }
 
 TEST(WorkloadFigures, RanksThatDivideTheHeadSampleWithinTheStep) {
