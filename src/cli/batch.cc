@@ -4,18 +4,19 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/message.h"
 #include "base/units.h"
 #include "checkpoint/checkpoint.h"
+#include "cli/batch_input.h"
+#include "cli/batch_lengths.h"
 #include "cli/batch_progress.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
@@ -28,7 +29,6 @@
 #include "openai/answer.h"
 #include "openai/batch_line.h"
 #include "openai/batch_results.h"
-#include "openai/prompt_tokens.h"
 #include "text/chat_template.h"
 
 namespace convene::cli {
@@ -97,17 +97,17 @@ class Batch : public Command {
     Result<BatchResults> results = BatchResults::Open(output_path_);
     if (!results) return results.error();
     results_ = &*results;
-    ReadPending(*input);
-    if (pending_.empty() && duplicates_.empty()) {
-      PrintNote("batch: {}\n", num_skipped_ == 0
+    input_ = ReadBatchInput(*input, results->earlier().finished);
+    if (input_.pending.empty() && input_.duplicates.empty()) {
+      PrintNote("batch: {}\n", input_.num_skipped == 0
                                    ? fmt::format("{} holds no requests", input_path_)
                                    : fmt::format("nothing to do, all {} requests are in {}",
-                                                 num_skipped_, output_path_));
+                                                 input_.num_skipped, output_path_));
       const Status closed = results->Close();
       return closed ? WriteFigures(0, 0) : closed;
     }
     if (const Status loaded = LoadEngine(); !loaded) return loaded;
-    if (const Status forgotten = ForgetRetried(); !forgotten) return forgotten;
+    if (const Status forgotten = ForgetRetried(input_, *results); !forgotten) return forgotten;
     const Status done = RunAll();
     const Status closed = results->Close();
     if (!done) return done;
@@ -116,67 +116,24 @@ class Batch : public Command {
   }
 
  private:
-  struct InputLine {
-    int64_t number = 0;  // from 1
-    std::string_view text;
-  };
-
-  // What the earlier runs have not answered. Repeated custom_ids are refused after all others, so
-  // that their results cannot be taken for those of the first.
-  void ReadPending(std::string_view input) {
-    std::multiset<std::string> seen;
-    int64_t number = 0;
-    while (!input.empty()) {
-      const size_t end = std::min(input.find('\n'), input.size());
-      const InputLine line{++number, input.substr(0, end)};
-      input.remove_prefix(std::min(end + 1, input.size()));
-      if (line.text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::optional<std::string> custom_id = openai::CustomIdOf(line.text);
-      bool is_answered = false;
-      bool is_duplicate = false;
-      if (custom_id) {
-        is_duplicate = seen.contains(*custom_id);
-        seen.insert(*custom_id);
-        is_answered = results_->earlier().finished.count(*custom_id) >= seen.count(*custom_id);
-      }
-      if (is_answered) {
-        ++num_skipped_;
-      } else {
-        (is_duplicate ? duplicates_ : pending_).push_back(line);
-      }
-    }
-  }
-
-  // The old refusals of what is tried now give way to the new results.
-  Status ForgetRetried() {
-    std::set<std::string> custom_ids;
-    std::set<int64_t> lines;
-    for (const std::vector<InputLine>* inputs : {&pending_, &duplicates_}) {
-      for (const InputLine& input : *inputs) {
-        std::optional<std::string> custom_id = openai::CustomIdOf(input.text);
-        if (custom_id) {
-          custom_ids.insert(*std::move(custom_id));
-        } else {
-          lines.insert(input.number);
-        }
-      }
-    }
-    return results_->Forget([&](const openai::RefusedRequest& refused) {
-      return refused.custom_id ? custom_ids.contains(*refused.custom_id)
-                               : lines.contains(refused.line);
-    });
-  }
-
   Status LoadEngine() {
     Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(model_.directory);
     if (!tokenizer) return tokenizer.error();
-    chat_template_ = text::ChatTemplate::Load(model_.directory);
-    if (const Status fitted = FitEncoder(*tokenizer); !fitted) return fitted;
+    reader_.chat_template = text::ChatTemplate::Load(model_.directory);
+    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
+    if (!spec) return spec.error();
+    const BatchLengths lengths(input_.pending, reader_, *tokenizer);
+    if (spec->has_encoder()) {
+      // What the longest of its inputs needs, as `encode` does.
+      const int longest = lengths.LongestPrompt(std::numeric_limits<int>::max());
+      FitInputs(model_, static_cast<size_t>(std::max(1, longest)));
+    }
     const auto configuration = checkpoint::ReadModelConfiguration(model_.directory);
     if (!configuration) return configuration.error();
-    max_new_tokens_ = configuration->generation_config.max_new_tokens;
-    if (is_padded_) padded_length_ = LongestPrompt(*tokenizer);
-    ExpectLengths(*tokenizer);
+    reader_.max_new_tokens = configuration->generation_config.max_new_tokens;
+    const int context = engine::ContextOf(*spec, model_.load);
+    if (is_padded_) padded_length_ = lengths.LongestPrompt(context);
+    ExpectLengths(lengths, context, spec->has_encoder());
     Result<std::unique_ptr<engine::LoadedModel>> model = LoadModel(model_, ranks());
     if (!model) return model.error();
     NoteUnknownFields((*model)->generation_config());
@@ -188,146 +145,57 @@ class Batch : public Command {
     return {};
   }
 
-  // Of an answer, as the server and `run` have it: as many as the line says, or the model's
-  // authors.
-  std::optional<int> MaxTokens(const BatchLine& line) const {
-    const std::optional<int>& said = line.body.request.max_tokens;
-    return said ? said : max_new_tokens_;
-  }
-
-  // For the plan: how long the requests are, of some from all over the input. Answers are taken to
-  // be as long as they may be, since nobody knows when they end; those of chats that do not say, as
-  // long as the others.
-  void ExpectLengths(const text::Tokenizer& tokenizer) {
-    constexpr size_t kMostRead = 64;
-    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
-    if (!spec) return;  // loading the model will say so
-    const int context = ContextOf(*spec);
-    const size_t stride = (pending_.size() + kMostRead - 1) / kMostRead;
-    std::vector<planner::RequestLengths> lengths;
-    int64_t known = 0;
-    int64_t num_known = 0;
-    for (size_t i = 0; i < pending_.size(); i += stride) {
-      const Result<BatchLine> line = openai::ParseBatchLine(pending_[i].text, {});
-      if (!line) continue;  // it will be refused
-      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
-      if (!prompt || prompt->empty() || std::ssize(*prompt) >= context) continue;
-      const std::optional<int> most = MaxTokens(*line);
-      if (most) {
-        known += *most;
-        ++num_known;
-      }
-      lengths.push_back({.prompt_tokens = Padded(*prompt), .gen_tokens = most.value_or(0)});
-    }
-    if (lengths.empty()) return;
-    const int64_t usual =
-        num_known > 0 ? known / num_known : model_.workload.requests.front().gen_tokens;
-    for (planner::RequestLengths& each : lengths) {
-      const int64_t wanted = each.gen_tokens > 0 ? each.gen_tokens : usual;
-      each.gen_tokens = static_cast<int>(std::min<int64_t>(wanted, context - each.prompt_tokens));
-    }
-    model_.workload.requests = std::move(lengths);
-    model_.load.batch_work = {.num_requests = std::ssize(pending_),
+  // For the plan.
+  void ExpectLengths(const BatchLengths& lengths, int context, bool has_encoder) {
+    std::vector<planner::RequestLengths> some =
+        lengths.Some(context, padded_length_, model_.workload.requests.front().gen_tokens);
+    if (some.empty()) return;
+    const int64_t num_requests = std::ssize(input_.pending);
+    model_.workload.requests = std::move(some);
+    model_.load.batch_work = {.num_requests = num_requests,
                               .prompt_tokens = model_.workload.mean_prompt_tokens(),
                               .gen_tokens = std::max(1.0, model_.workload.mean_gen_tokens()),
-                              .longest = LongestRequest(tokenizer, context),
+                              .longest = lengths.LongestRequest(context, padded_length_),
                               .chooses_sequences = !model_.says_max_batch(),
                               // An encoder sees each of its inputs in one step.
-                              .chooses_step_tokens = !model_.says_chunk() && !spec->has_encoder()};
-    model_.num_requests = std::ssize(pending_);
+                              .chooses_step_tokens = !model_.says_chunk() && !has_encoder};
+    model_.num_requests = num_requests;
     model_.knows_work = true;
     model_.verifies = !no_verify_;
-  }
-
-  int ContextOf(const model::ModelSpec& spec) const { return engine::ContextOf(spec, model_.load); }
-
-  // Tokens that are computed for such a prompt.
-  int Padded(const std::vector<int32_t>& prompt) const {
-    return std::max(static_cast<int>(prompt.size()), padded_length_);
-  }
-
-  // In tokens, of all that will not be refused.
-  int LongestPrompt(const text::Tokenizer& tokenizer) const {
-    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
-    if (!spec) return 0;  // loading the model will say so
-    int64_t longest = 0;
-    for (const InputLine& input : pending_) {
-      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
-      if (!line) continue;
-      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
-      if (!prompt || std::ssize(*prompt) >= ContextOf(*spec)) continue;
-      longest = std::max(longest, std::ssize(*prompt));
-    }
-    return static_cast<int>(longest);
-  }
-
-  // In tokens, with its answer; at most the context. 0: one of them does not say how long its
-  // answer may be, or there are too many to look at each.
-  int LongestRequest(const text::Tokenizer& tokenizer, int context) const {
-    constexpr size_t kMostRead = 20'000;
-    if (pending_.size() > kMostRead) return 0;
-    int longest = 0;
-    for (const InputLine& input : pending_) {
-      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
-      if (!line) continue;  // it will be refused
-      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
-      if (!prompt) continue;
-      const std::optional<int> most = MaxTokens(*line);
-      if (!most) return 0;
-      const int64_t length = int64_t{Padded(*prompt)} + *most;
-      longest = std::max(longest, static_cast<int>(std::min<int64_t>(length, context)));
-    }
-    return longest;
   }
 
   // Requests that fit at once are there at once; more of them are a stream.
   void ExpectRequests() {
     const plan::Plan& plan = engine_->model().plan();
-    if (std::ssize(pending_) <= model_.load.max_sequences) {
+    if (std::ssize(input_.pending) <= model_.load.max_sequences) {
       engine_->Expect(engine::Arrivals::kAtOnce);
     } else if (plan.changes_layout() && plan.phase_change.epoch_steps == 0) {
       PrintNote(
           "note: experts stay divided as in prefill, since {} requests are more than the {} that "
           "run together (--max-batch) and the plan has no epochs (--epoch-steps)\n",
-          pending_.size(), model_.load.max_sequences);
+          input_.pending.size(), model_.load.max_sequences);
     }
-  }
-
-  // What the longest of an encoder's inputs needs, as `encode` does.
-  Status FitEncoder(const text::Tokenizer& tokenizer) {
-    const Result<model::ModelSpec> spec = ReadSpec(model_.directory);
-    if (!spec) return spec.error();
-    if (!spec->has_encoder()) return {};
-    size_t longest = 1;
-    for (const InputLine& input : pending_) {
-      const Result<BatchLine> line = openai::ParseBatchLine(input.text, {});
-      if (!line) continue;  // it will be refused
-      const Result<std::vector<int32_t>> prompt = PromptOf(*line, tokenizer);
-      if (prompt) longest = std::max(longest, prompt->size());
-    }
-    FitInputs(model_, longest);
-    return {};
   }
 
   Status RunAll() {
     const auto start = std::chrono::steady_clock::now();
     // Enough waiting requests that a finished one is replaced at once.
     const int max_queued = 2 * model_.load.max_sequences;
-    BatchProgress progress(BatchCounts(std::ssize(pending_) + std::ssize(duplicates_),
-                                       std::ssize(pending_), model_.workload.mean_prompt_tokens(),
-                                       model_.workload.mean_gen_tokens()));
+    BatchProgress progress(BatchCounts(
+        std::ssize(input_.pending) + std::ssize(input_.duplicates), std::ssize(input_.pending),
+        model_.workload.mean_prompt_tokens(), model_.workload.mean_gen_tokens()));
     progress_ = &progress;
     size_t next = 0;
-    while (next < pending_.size() || !running_.empty()) {
-      while (next < pending_.size() && engine_->num_requests() < max_queued) {
-        if (const Status submitted = Submit(pending_[next++]); !submitted) return submitted;
+    while (next < input_.pending.size() || !running_.empty()) {
+      while (next < input_.pending.size() && engine_->num_requests() < max_queued) {
+        if (const Status submitted = Submit(input_.pending[next++]); !submitted) return submitted;
       }
       for (engine::Update& update : engine_->Step()) {
         if (const Status taken = Take(update); !taken) return taken;
       }
       progress_->Update();
     }
-    for (const InputLine& line : duplicates_) {
+    for (const InputLine& line : input_.duplicates) {
       const Status written = Refuse(line.number, openai::CustomIdOf(line.text),
                                     "this custom_id has already been used by another line");
       if (!written) return written;
@@ -355,18 +223,19 @@ class Batch : public Command {
   int64_t MostTokens(const BatchLine& line, int64_t prompt_tokens) const {
     const auto usual = static_cast<int>(model_.workload.mean_gen_tokens());
     const int64_t room = engine_->model().context() - prompt_tokens;
-    return std::clamp<int64_t>(MaxTokens(line).value_or(usual), 1, std::max<int64_t>(1, room));
+    return std::clamp<int64_t>(reader_.MaxTokens(line).value_or(usual), 1,
+                               std::max<int64_t>(1, room));
   }
 
   // A line that cannot be run gets an error result; an error here is about the result file.
   Status Submit(const InputLine& input) {
     Result<BatchLine> line = openai::ParseBatchLine(input.text, defaults_);
     if (!line) return RefuseUnbegun(input.number, openai::CustomIdOf(input.text), line.error());
-    const Result<std::vector<int32_t>> prompt = PromptOf(*line, engine_->tokenizer());
+    const Result<std::vector<int32_t>> prompt = reader_.PromptOf(*line, engine_->tokenizer());
     if (!prompt) return RefuseUnbegun(input.number, line->custom_id, prompt.error());
     engine::Request request = line->body.request;
     request.prompt = *prompt;
-    request.max_tokens = MaxTokens(*line);
+    request.max_tokens = reader_.MaxTokens(*line);
     request.padded_length = padded_length_;
     request.reports_progress = true;
     const Result<engine::RequestId> id = engine_->Submit(std::move(request));
@@ -376,19 +245,11 @@ class Batch : public Command {
     running.line = *std::move(line);
     running.line_number = input.number;
     running.answer.num_prompt_tokens = prompt->size();
-    running.progress = {.prompt_tokens = Padded(*prompt),
+    running.progress = {.prompt_tokens = std::max<int64_t>(std::ssize(*prompt), padded_length_),
                         .most_tokens = MostTokens(running.line, std::ssize(*prompt))};
     progress_->counts().Begin(running.progress);
     running_.emplace(*id, std::move(running));
     return {};
-  }
-
-  // A line has one prompt.
-  Result<std::vector<int32_t>> PromptOf(const BatchLine& line,
-                                        const text::Tokenizer& tokenizer) const {
-    auto prompts = openai::PromptTokens(line.body, tokenizer, chat_template_);
-    if (const auto* wrong = std::get_if<openai::FieldError>(&prompts)) return wrong->error;
-    return std::move(std::get<0>(prompts).front());
   }
 
   Status Take(engine::Update& update) {
@@ -430,11 +291,12 @@ class Batch : public Command {
   // A disk that fails, or a file of the model that is damaged: the requests that come after would
   // end in the same way, and none of them is at fault.
   Error StopFor(const Error& error) const {
-    return {fmt::format("{}; {} answered before that {} in {}, and the same command goes on from "
-                        "there",
-                        error.message,
-                        FormatCount(static_cast<uint64_t>(num_finished_ + num_skipped_), "request"),
-                        num_finished_ + num_skipped_ == 1 ? "is" : "are", OutputName()),
+    return {fmt::format(
+                "{}; {} answered before that {} in {}, and the same command goes on from "
+                "there",
+                error.message,
+                FormatCount(static_cast<uint64_t>(num_finished_ + input_.num_skipped), "request"),
+                num_finished_ + input_.num_skipped == 1 ? "is" : "are", OutputName()),
             error.kind};
   }
 
@@ -443,7 +305,7 @@ class Batch : public Command {
     PrintNote(
         "batch: {} answered, {} refused, {} already there; {} in {:.1f} s ({:.1f} "
         "tokens/s, {} reused) -> {}\n",
-        num_finished_, num_refused_, num_skipped_,
+        num_finished_, num_refused_, input_.num_skipped,
         FormatCount(static_cast<uint64_t>(num_generated_), "token"), elapsed_s_, tokens_per_s,
         FormatCount(static_cast<uint64_t>(engine_->num_reused_tokens()), "prompt token"),
         OutputName());
@@ -458,7 +320,7 @@ class Batch : public Command {
     if (num_refused_ > 0) {
       PrintError(fmt::format(
           "{} of {} lines {} refused; {} says why, and the same command tries them again",
-          num_refused_, num_refused_ + num_finished_ + num_skipped_,
+          num_refused_, num_refused_ + num_finished_ + input_.num_skipped,
           num_refused_ == 1 ? "was" : "were", OutputName()));
     }
     return WriteFigures(tokens_per_s, engine_->num_reused_tokens());
@@ -469,7 +331,7 @@ class Batch : public Command {
   Status WriteFigures(double tokens_per_s, int64_t num_reused) const {
     nlohmann::ordered_json json = {{"answered", num_finished_},
                                    {"refused", num_refused_},
-                                   {"already_there", num_skipped_},
+                                   {"already_there", input_.num_skipped},
                                    {"generated_tokens", num_generated_},
                                    {"reused_prompt_tokens", num_reused},
                                    {"padding_tokens", num_padding_},
@@ -495,17 +357,14 @@ class Batch : public Command {
   int padded_length_ = 0;  // of each prompt; 0: they are not padded
 
   BatchResults* results_ = nullptr;
-  std::vector<InputLine> pending_;
-  std::vector<InputLine> duplicates_;
+  BatchInput input_;
+  LineReader reader_;
   std::unique_ptr<engine::Engine> engine_;
-  Result<text::ChatTemplate> chat_template_ = Error{"not loaded yet"};  // lines that chat need one
   engine::SamplingOptions defaults_;
-  std::optional<int> max_new_tokens_;  // of a chat whose line does not say how many
   std::map<engine::RequestId, Running> running_;
   BatchProgress* progress_ = nullptr;  // while requests run
   int64_t num_finished_ = 0;
   int64_t num_refused_ = 0;
-  int64_t num_skipped_ = 0;
   int64_t num_generated_ = 0;
   int64_t num_padding_ = 0;
   double elapsed_s_ = 0;

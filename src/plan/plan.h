@@ -10,34 +10,18 @@
 #include <vector>
 
 #include "base/result.h"
+#include "plan/choices.h"
 #include "plan/lane_lines.h"
 #include "strategy/layout.h"
 #include "strategy/step.h"
 
 namespace convene::plan {
 
-// Of rows on their way between ranks. kAuto: kF32 where all ranks are on one host, kBf16 otherwise.
-// Of rows between ranks. kFp8: of those that go to experts; sums come back as bf16. kFp8Both: the
-// experts' sums, too; attention's stay bf16.
-enum class Wire { kAuto, kF32, kBf16, kFp8, kFp8Both };
-
-// In which order the products of a layer's experts run (kernels/grouped_gemm.h).
-enum class GemmChoice { kAuto, kGrouped, kDense };
-
 inline constexpr int kMostCommBudget = 1024;  // no machine has a core for each of more
 inline constexpr int kMostEpochSteps = 1 << 20;
 inline constexpr int kMostCutFromTokens = 1 << 20;
 inline constexpr int kMostStepTokens = 1 << 16;
 inline constexpr int kMostSequences = 4096;  // that run together
-
-// How a rank gets the experts that it has in decode and not in prefill. It never changes what the
-// way back gives: the bytes of before.
-enum class Transition {
-  kReshard,  // from the ranks that have them, as they are
-  // From a backup of its own in int4, with a scale per group, while the last prompts are computed:
-  // logits change (weights/expert_backup.h).
-  kInt4,
-};
 
 // How decode comes to its own division of the experts.
 struct PhaseChange {
@@ -129,19 +113,6 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// How ranks with attention and ranks with experts take turns, where the layout disaggregates
-// (strategy/disaggregated_experts.h); what of its pipeline makes it one of them.
-enum class DisaggregatedStrategy {
-  kNaive,   // one micro-batch in one chunk: nothing runs beside an exchange or the other ranks
-  kPpPipe,  // micro-batches of one chunk, dispatched after their shared expert
-  kFine,    // micro-batches of chunks, dispatched before their shared expert, in either order
-};
-DisaggregatedStrategy StrategyOf(const strategy::Pipeline& pipeline);
-std::string_view Name(DisaggregatedStrategy chosen);  // "naive", "pppipe", "fine"
-Result<DisaggregatedStrategy> DisaggregatedStrategyFromName(std::string_view name);
-std::string_view Name(strategy::AttentionOrder order);  // "asas", "aass"
-Result<strategy::AttentionOrder> OrderFromName(std::string_view name);
-
 // Sets what `chosen` says of plan->pipeline, which has its other numbers already. Errors:
 // micro-batches, chunks or an order that they do not have.
 Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan);
@@ -152,8 +123,6 @@ Status SetStrategy(DisaggregatedStrategy chosen, Plan* plan);
 // rounded).
 Status CheckLayout(const Plan& plan);
 
-std::string_view Name(Transition transition);  // "reshard", "int4"
-Result<Transition> TransitionFromName(std::string_view name);
 // Errors: a backup of experts that stay in memory in both divisions.
 Status CheckTransition(const Plan& plan);
 
@@ -186,12 +155,6 @@ strategy::Layout DefaultLayout(int num_ranks);
 
 // Errors: another number of ranks than the layout has; says which layouts would fit.
 Status CheckRanks(const strategy::Layout& layout, int num_ranks);
-
-bool Rounds(Wire wire);            // whatever the ranks; kAuto may, too
-std::string_view Name(Wire wire);  // "auto", "f32", "bf16", "fp8", "fp8-both"
-std::string_view Name(GemmChoice gemm);
-Result<Wire> WireFromName(std::string_view name);
-Result<GemmChoice> GemmFromName(std::string_view name);
 
 // "4", "auto", "4:experts": chunks and what is cut.
 Status ParsePipeline(std::string_view text, Plan* plan);

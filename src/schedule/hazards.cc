@@ -79,7 +79,7 @@ class Checker {
   int PartOf(const Task& task, Thing thing) const {
     switch (thing) {
       case Thing::kCache:
-        // An encoder's layers use the first layer's part (runtime/step_runner.cc).
+        // An encoder's layers use the first layer's part (runtime/step_operators.cc).
         return task.encoder ? 0 : task.layer;
       case Thing::kPrediction:
         return task.layer;

@@ -1,6 +1,7 @@
 // What each kind of task is: its name, whether ranks do it together, and what it reads and writes.
 // Strategies, the checker of hazards, the executor, the simulator and traces look it up here; what
-// a kind does on a rank is the other half, runtime/step_runner.cc, which has one operator per kind.
+// a kind does on a rank is the other half, runtime/step_operators.cc, which has one operator per
+// kind.
 #pragma once
 
 #include <span>

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <limits>
@@ -24,12 +23,6 @@
 
 namespace convene::weights {
 namespace {
-
-// Uses of pages after which what was used before counts half.
-constexpr int64_t kUsesPerPage = 16;
-
-// As if so many steps of one token with even routing had been before the first one.
-constexpr double kEvenSteps = 1;
 
 // Norms and biases, from the mapped file.
 Status CopyVectors(const PackedDirectory& directory, size_t num_matrices, ModelWeights& weights) {
@@ -110,8 +103,8 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
   if (weights->encoder && spec.tied_embeddings) weights->encoder->embedding = weights->embedding;
   weights->storage = *std::move(storage);
   weights->bytes = weights->storage.bytes();
-  return std::unique_ptr<PagedWeights>(
-      new PagedWeights(*weights, std::move(index), options, *std::move(file), next, sizes));
+  return std::unique_ptr<PagedWeights>(new PagedWeights(*weights, std::move(index), options,
+                                                        *std::move(file), {.memory = next}, sizes));
 }
 
 Result<std::unique_ptr<PagedWeights>> PagedWeights::OnDevice(ModelWeights& weights,
@@ -131,53 +124,47 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::OnDevice(ModelWeights& weigh
       for (const PagePart& part : page.parts) part.matrix->data = nullptr;
     }
   }
-  std::unique_ptr<PagedWeights> paged(new PagedWeights(
-      weights, std::move(index), options,
-      std::make_unique<HostPages>(weights.bytes.data(), std::move(lane)), buffers->data(), sizes));
-  paged->buffer_memory_ = *std::move(buffers);
-  return paged;
+  std::byte* const memory = buffers->data();
+  return std::unique_ptr<PagedWeights>(
+      new PagedWeights(weights, std::move(index), options,
+                       std::make_unique<HostPages>(weights.bytes.data(), std::move(lane)),
+                       {.memory = memory, .reserved = *std::move(buffers)}, sizes));
 }
 
 PagedWeights::PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
-                           std::unique_ptr<PageSource> source, std::byte* buffers,
+                           std::unique_ptr<PageSource> source, Buffers buffers,
                            const PagedSizes& sizes)
     : WeightStore(weights),
       sizes_(sizes),
       options_(options),
       num_encoder_layers_(weights.encoder ? static_cast<int>(weights.encoder->layers.size()) : 0),
-      buffers_(buffers),
-      source_(std::move(source)),
-      in_buffer_(static_cast<size_t>(options.num_buffers)) {
-  for (std::vector<StoredPage>& layer : index.experts) {
-    const auto number = static_cast<int>(pages_.size());
-    const model::LayerSpec& layer_spec =
+      buffer_memory_(std::move(buffers.reserved)),
+      streaming_(PagingOf(/*encoder=*/false, std::numeric_limits<int64_t>::max())),
+      pages_(LayersOf(std::move(index)),
+             {.num_buffers = options.num_buffers,
+              .page_bytes = sizes.page_bytes,
+              .eviction = options.eviction,
+              .raise = lends_on_device() == DeviceLoans::kNone ? "--memory-budget"
+                                                               : "--device-memory-budget"},
+             std::move(source), buffers.memory) {}
+
+std::vector<PageBuffers::Layer> PagedWeights::LayersOf(PageIndex index) {
+  const int staying =
+      strategy::StayingExperts(spec(), options_.num_buffers, streaming_, options_.owner);
+  std::vector<PageBuffers::Layer> layers;
+  for (std::vector<StoredPage>& pages : index.experts) {
+    const auto number = static_cast<int>(layers.size());
+    const model::LayerSpec& of_layer =
         number < num_encoder_layers_
             ? spec().encoder_layers[static_cast<size_t>(number)]
             : spec().layers[static_cast<size_t>(number - num_encoder_layers_)];
-    std::vector<Page>& pages = pages_.emplace_back();
-    for (StoredPage& stored : layer) {
-      paged_bytes_ += stored.size_bytes;
-      pages.push_back({.stored = std::move(stored),
-                       .layer = number,
-                       .even_share = double(layer_spec.moe->top_k) / layer_spec.moe->num_experts});
-    }
+    for (const StoredPage& page : pages) paged_bytes_ += page.size_bytes;
+    PageBuffers::Layer& layer = layers.emplace_back();
+    layer.pages = std::move(pages);
+    layer.num_staying = staying;
+    if (of_layer.moe) layer.even_share = double(of_layer.moe->top_k) / of_layer.moe->num_experts;
   }
-  streaming_ = PagingOf(/*encoder=*/false, std::numeric_limits<int64_t>::max());
-  ChooseStaying();
-}
-
-void PagedWeights::ChooseStaying() {
-  const int staying =
-      strategy::StayingExperts(spec(), options_.num_buffers, streaming_, options_.owner);
-  for (std::vector<Page>& layer : pages_) {
-    const auto num_experts = static_cast<int>(layer.size());
-    const int of_layer = std::min(staying, num_experts);
-    // Evenly among them, so that each part has as many.
-    for (int expert = 0; expert < num_experts; ++expert) {
-      layer[static_cast<size_t>(expert)].stays =
-          (expert + 1) * of_layer / num_experts > expert * of_layer / num_experts;
-    }
-  }
+  return layers;
 }
 
 strategy::Part PagedWeights::OwnExperts(LayerId id) const {
@@ -203,7 +190,7 @@ strategy::Paging PagedWeights::PagingOf(bool encoder, int64_t num_tokens) const 
 std::vector<int> PagedWeights::ExpertsOfChunk(int layer, int chunk) const {
   const std::vector<int> ends =
       strategy::ExpertEnds({.chunks = streaming_.chunks, .cut = strategy::ChunkCut::kExperts},
-                           static_cast<int>(pages_[layer].size()));
+                           pages_.num_experts(layer));
   std::vector<int> experts;
   for (int expert = chunk > 0 ? ends[chunk - 1] : 0; expert < ends[chunk]; ++expert) {
     experts.push_back(expert);
@@ -215,7 +202,7 @@ void PagedWeights::ReadAhead(LayerId id, int chunk) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
   for (const int expert : ExpertsOfChunk(layer, chunk)) {
-    pages.push_back(&pages_[layer][expert]);
+    pages.push_back(pages_.page(layer, expert));
   }
   ReadChunk(id, chunk, std::move(pages), {.streams = true, .layer = layer});
 }
@@ -225,14 +212,14 @@ void PagedWeights::ReadChosen(LayerId id, int chunk, const std::vector<int>& cho
   std::vector<Page*> pages;
   for (const int expert : ExpertsOfChunk(layer, chunk)) {
     if (std::ranges::find(chosen, expert) == chosen.end()) continue;
-    pages.push_back(&pages_[layer][expert]);
+    pages.push_back(pages_.page(layer, expert));
   }
   ReadChunk(id, chunk, std::move(pages), {.layer = layer});
 }
 
 void PagedWeights::ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Place place) {
   Release(id, chunk);  // of a step that ended before
-  const Status fetched = Fetch(pages, place);
+  const Status fetched = pages_.Fetch(pages, place);
   const std::lock_guard lock(mutex_);
   if (fetched) {
     ahead_[{place.layer, chunk}] = std::move(pages);
@@ -244,68 +231,33 @@ void PagedWeights::ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Pl
 void PagedWeights::ReadPredicted(LayerId id, const std::vector<int>& predicted) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
-  for (const int expert : predicted) pages.push_back(&pages_[layer][expert]);
+  for (const int expert : predicted) pages.push_back(pages_.page(layer, expert));
   // Where there is no room, those that were chosen come first.
-  ReadSome(pages, {.layer = layer}, [&] { return chosen_layer_ != layer; });
+  pages_.ReadSome(pages, {.layer = layer}, [&] { return chosen_layer_ != layer; });
 }
 
 void PagedWeights::BeginStep() {
   step_has_ended_ = false;
-  const std::lock_guard lock(mutex_);
-  ++step_;
-  ++num_steps_;
+  pages_.BeginStep();
 }
 
 void PagedWeights::ReadNext() {
   std::vector<Page*> wanted;
   int first_layer = -1;
   int num_chunks = 0;
-  for (int layer = num_encoder_layers_; layer < std::ssize(pages_) && num_chunks < streaming_.depth;
-       ++layer) {
-    if (pages_[layer].empty()) continue;
+  for (int layer = num_encoder_layers_;
+       layer < pages_.num_layers() && num_chunks < streaming_.depth; ++layer) {
+    if (pages_.num_experts(layer) == 0) continue;
     if (first_layer < 0) first_layer = layer;
     for (int chunk = 0; chunk < streaming_.chunks && num_chunks < streaming_.depth;
          ++chunk, ++num_chunks) {
       for (const int expert : ExpertsOfChunk(layer, chunk)) {
-        wanted.push_back(&pages_[layer][expert]);
+        wanted.push_back(pages_.page(layer, expert));
       }
     }
   }
-  ReadSome(wanted, {.streams = true, .layer = first_layer}, [&] { return !step_has_ended_; });
-}
-
-void PagedWeights::ReadSome(const std::vector<Page*>& pages, Place place,
-                            const std::function<bool()>& goes_on) {
-  std::vector<Page*> held;
-  std::vector<Page*> mine;
-  size_t next = 0;
-  // With mutex_. Whether there is one more, which is the last of `mine` then.
-  const auto take_next = [&] {
-    while (next < pages.size() && goes_on()) {
-      Page& page = *pages[next++];
-      ++page.holds;
-      held.push_back(&page);
-      if (page.state != State::kAbsent) continue;
-      if (TakeBuffers({&page}, place, &mine)) return true;
-      next = pages.size();
-    }
-    return false;
-  };
-  std::unique_lock lock(mutex_);
-  if (take_next()) {
-    lock.unlock();
-    const Status read = ReadInto(mine, [&] {
-      const std::lock_guard with_mutex(mutex_);
-      return take_next();
-    });
-    lock.lock();
-    // What could not be read is read again by whoever needs it.
-    for (Page* page : mine) {
-      if (page->state == State::kReading) SetThere(*page, false);
-    }
-    changed_.notify_all();
-  }
-  for (Page* page : held) --page->holds;
+  pages_.ReadSome(wanted, {.streams = true, .layer = first_layer},
+                  [&] { return !step_has_ended_; });
 }
 
 void PagedWeights::Chose(LayerId id, const std::vector<int>& chosen,
@@ -314,33 +266,28 @@ void PagedWeights::Chose(LayerId id, const std::vector<int>& chosen,
   if (predicted.empty()) return;
   std::vector<int> right;
   std::ranges::set_intersection(chosen, predicted, std::back_inserter(right));
-  const std::lock_guard lock(mutex_);
-  statistics_.num_chosen += std::ssize(chosen);
-  statistics_.num_predicted += std::ssize(right);
+  num_chosen_ += std::ssize(chosen);
+  num_predicted_ += std::ssize(right);
 }
 
 void PagedWeights::Release(LayerId id, int chunk) {
   const std::lock_guard lock(mutex_);
   errors_.erase(IndexOf(id));  // of a read that nobody waits for any more
-  const auto held = ahead_.find({IndexOf(id), chunk});
-  if (held == ahead_.end()) return;
-  for (Page* page : held->second) --page->holds;
-  ahead_.erase(held);
+  const auto held = ahead_.extract({IndexOf(id), chunk});
+  if (!held.empty()) pages_.Release(held.mapped());
 }
 
 Result<ExpertsLease> PagedWeights::LeaseExperts(LayerId id, std::span<const int> experts) {
   const int layer = IndexOf(id);
   std::vector<Page*> pages;
-  for (const int expert : experts) pages.push_back(&pages_[layer][expert]);
+  for (const int expert : experts) pages.push_back(pages_.page(layer, expert));
   {
     const std::lock_guard lock(mutex_);
     const auto failed = errors_.extract(layer);
     if (!failed.empty()) return failed.mapped();
-    for (Page* page : pages) CountUse(*page);
   }
-  if (Status fetched = Fetch(pages, {.layer = layer}); !fetched) return fetched.error();
+  if (Status fetched = pages_.Use(pages, {.layer = layer}); !fetched) return fetched.error();
   const std::lock_guard lock(mutex_);
-  for (Page* page : pages) page->is_fresh = false;
   leases_[++num_leases_] = std::move(pages);
   return ExpertsLease(LayerOf(id).moe->experts, *this, num_leases_);
 }
@@ -349,145 +296,11 @@ void PagedWeights::End(uint64_t lease) {
   const std::lock_guard lock(mutex_);
   const auto ended = leases_.extract(lease);
   CHECK(!ended.empty(), "lease {}", lease);
-  for (Page* page : ended.mapped()) --page->holds;
-}
-
-// With mutex_.
-void PagedWeights::CountUse(Page& page) {
-  ++page.uses;
-  page.last_use = ++num_counted_;
-  page.last_step = step_;
-  ++statistics_.num_used;
-  if (page.state == State::kThere && !page.is_fresh) ++statistics_.num_found;
-  if (num_counted_ % (kUsesPerPage * sizes_.num_pages) != 0) return;
-  num_steps_ /= 2;
-  for (std::vector<Page>& layer : pages_) {
-    for (Page& one : layer) one.uses /= 2;
-  }
-}
-
-Status PagedWeights::Fetch(const std::vector<Page*>& pages, Place place) {
-  std::unique_lock lock(mutex_);
-  for (Page* page : pages) ++page->holds;
-  Status status;
-  for (;;) {
-    std::vector<Page*> mine;
-    status = TakeBuffers(pages, place, &mine);
-    if (status && !mine.empty()) {
-      lock.unlock();
-      status = ReadInto(mine);
-      lock.lock();
-    }
-    for (Page* page : mine) {
-      if (page->state == State::kReading) SetThere(*page, false);
-    }
-    if (!mine.empty()) changed_.notify_all();
-    if (!status) break;
-    // Of others that are read by another thread, some may have failed: then it is our turn.
-    changed_.wait(lock, [&] {
-      return std::ranges::none_of(pages, [](Page* p) { return p->state == State::kReading; });
-    });
-    if (std::ranges::all_of(pages, [](Page* p) { return p->state == State::kThere; })) return {};
-  }
-  for (Page* page : pages) --page->holds;
-  return status;
-}
-
-Status PagedWeights::TakeBuffers(const std::vector<Page*>& pages, Place place,
-                                 std::vector<Page*>* mine) {
-  for (Page* page : pages) {
-    if (page->state != State::kAbsent) continue;
-    const int buffer = FreeBuffer(place);
-    if (buffer < 0) {
-      return ResourceExhausted(fmt::format(
-          "{} pages of experts are wanted at the same time, and there is memory for {}: raise {}",
-          pages.size(), in_buffer_.size(),
-          lends_on_device() == DeviceLoans::kNone ? "--memory-budget" : "--device-memory-budget"));
-    }
-    page->buffer = buffer;
-    page->state = State::kReading;
-    in_buffer_[buffer] = page;
-    mine->push_back(page);
-  }
-  return {};
-}
-
-int PagedWeights::FreeBuffer(Place place) {
-  int best = -1;
-  std::pair<double, double> worth_least;
-  for (int buffer = 0; buffer < std::ssize(in_buffer_); ++buffer) {
-    const Page* page = in_buffer_[buffer];
-    if (page == nullptr) return buffer;
-    if (page->holds > 0 || page->state != State::kThere) continue;
-    const std::pair<double, double> worth = WorthOf(*page, place);
-    if (best >= 0 && worth >= worth_least) continue;
-    best = buffer;
-    worth_least = worth;
-  }
-  if (best >= 0) SetThere(*in_buffer_[best], false);
-  return best;
-}
-
-std::pair<double, double> PagedWeights::WorthOf(const Page& page, Place place) const {
-  const auto num_layers = static_cast<int>(pages_.size());
-  // Layers until its own comes again.
-  int distance = (page.layer - place.layer + num_layers) % num_layers;
-  if (place.streams) return {page.stays ? 1 : 0, -distance};
-  if (options_.eviction == PageEviction::kLongestUnused) {
-    return {static_cast<double>(page.last_use), 0};
-  }
-  if (distance == 0 && page.last_step == step_) distance = num_layers;
-  const double wanted =
-      std::min(1.0, (page.uses + kEvenSteps * page.even_share) / (num_steps_ + kEvenSteps));
-  return {-(distance + num_layers * (1 / wanted - 1)), 0};
-}
-
-void PagedWeights::SetThere(Page& page, bool is_there) {
-  page.state = is_there ? State::kThere : State::kAbsent;
-  for (const PagePart& part : page.stored.parts) {
-    part.matrix->data = is_there ? BufferOf(page) + part.begin : nullptr;
-  }
-  if (is_there) return;
-  in_buffer_[page.buffer] = nullptr;
-  page.buffer = -1;
-}
-
-Status PagedWeights::ReadInto(const std::vector<Page*>& pages,
-                              const std::function<bool()>& takes_next) {
-  const std::lock_guard one_at_a_time(source_mutex_);
-  const auto start = std::chrono::steady_clock::now();
-  const auto read_of = [&](const Page& page) -> PageRead {
-    return {.page = &page.stored, .target = BufferOf(page)};
-  };
-  std::vector<PageRead> reads;
-  for (const Page* page : pages) reads.push_back(read_of(*page));
-  uint64_t read_bytes = 0;
-  const auto done = [&](size_t i) {
-    read_bytes += pages[i]->stored.size_bytes;
-    const std::lock_guard lock(mutex_);
-    SetThere(*pages[i], true);
-    pages[i]->is_fresh = true;
-    ++statistics_.num_read;
-    changed_.notify_all();  // somebody may wait for this page alone, while others still come
-  };
-  PageSource::Next next;
-  if (takes_next) {
-    next = [&]() -> std::optional<PageRead> {
-      if (!takes_next()) return std::nullopt;
-      return read_of(*pages.back());
-    };
-  }
-  const Status status = source_->Read(reads, done, next);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  const std::lock_guard lock(mutex_);
-  statistics_.read_bytes += read_bytes;
-  statistics_.read_seconds += elapsed.count();
-  return status;
+  pages_.Release(ended.mapped());
 }
 
 PageStatistics PagedWeights::statistics() const {
-  const std::lock_guard lock(mutex_);
-  return statistics_;
+  return {pages_.reads(), num_chosen_, num_predicted_};
 }
 
 std::string PagedWeights::Describe() const {
@@ -509,7 +322,7 @@ std::string PagedWeights::Describe() const {
       "{} has {} ({:.0f} %); on even routing a step of one sequence reads {}, one that needs all "
       "experts {}",
       FormatBytes(sizes_.resident_bytes), FormatBytes(paged_bytes_),
-      FormatCount(static_cast<uint64_t>(sizes_.num_pages)), source_->Describe(),
+      FormatCount(static_cast<uint64_t>(sizes_.num_pages)), pages_.DescribeSource(),
       lends_on_device() == DeviceLoans::kNone ? "memory" : "the device",
       FormatCount(static_cast<uint64_t>(options_.num_buffers)), 100 * share, bytes(of_token),
       bytes(sizes_.num_pages));

@@ -2,20 +2,12 @@
 // is room: in buffers that pages, one expert each, take in turn. All of them lie on a disk, as
 // pages of a packed directory, or in the host's memory beside a GPU. Everything else stays in
 // memory. Experts are numbered as the rank has them: its first one is 0. Who reads pages ahead, and
-// when, is the step's schedule (strategy/paged_experts.h).
-//
-// A page that a task waits for or computes with is held, and is never replaced. Which of the others
-// is replaced: in a step that reads all experts of each layer in turn, of each layer equally many
-// stay, so that the disk has as much to do in each, and the rest passes through what is left: the
-// page gives way whose layer comes last from there on. Otherwise the page that was used least, or
-// not for the longest time (PageEviction).
+// when, is the step's schedule (strategy/paged_experts.h), and which of them has a buffer is
+// page_buffers.h.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +24,7 @@
 #include "strategy/paging.h"
 #include "strategy/step.h"
 #include "weights/packed_directory.h"
+#include "weights/page_buffers.h"
 #include "weights/page_eviction.h"
 #include "weights/page_index.h"
 #include "weights/page_source.h"
@@ -50,14 +43,7 @@ struct PagedOptions {
   memory::PageReader::Options reader = {};  // of a disk
 };
 
-// Since the beginning.
-struct PageStatistics {
-  int64_t num_used = 0;  // pages that tasks wanted
-  // Of these, pages that lay in memory since they had been used before.
-  int64_t num_found = 0;
-  int64_t num_read = 0;  // pages that were read, those that were predicted in vain among them
-  uint64_t read_bytes = 0;
-  double read_seconds = 0;    // while at least one was under way
+struct PageStatistics : PageReads {
   int64_t num_chosen = 0;     // by layers whose experts were predicted, of a step each once
   int64_t num_predicted = 0;  // of these those that were
 };
@@ -130,74 +116,38 @@ class PagedWeights final : public WeightStore, public Lender {
   std::string Describe() const;
 
  private:
-  enum class State : uint8_t { kAbsent, kReading, kThere };
-  struct Page {
-    StoredPage stored;
-    int layer = 0;          // those of the encoder first
-    double even_share = 0;  // of the tokens that choose it, on even routing
-    State state = State::kAbsent;
-    int buffer = -1;
-    int holds = 0;
-    float uses = 0;
-    int64_t last_use = 0;
-    int64_t last_step = 0;
-    bool stays = false;     // where steps read all experts
-    bool is_fresh = false;  // was read, and not used since
-  };
-  struct Place {
-    bool streams = false;  // all experts of each layer in turn
-    int layer = 0;
+  using Page = PageBuffers::Page;
+  using Place = PageBuffers::Place;
+  // Where the weights' own memory is another one, it is reserved besides.
+  struct Buffers {
+    std::byte* memory = nullptr;
+    memory::Reservation reserved = {};
   };
 
   PagedWeights(ModelWeights& weights, PageIndex index, const PagedOptions& options,
-               std::unique_ptr<PageSource> source, std::byte* buffers, const PagedSizes& sizes);
+               std::unique_ptr<PageSource> source, Buffers buffers, const PagedSizes& sizes);
 
   int IndexOf(LayerId id) const { return id.encoder ? id.layer : num_encoder_layers_ + id.layer; }
-  // In steps that read all experts.
-  void ChooseStaying();
+  std::vector<PageBuffers::Layer> LayersOf(PageIndex index);
   std::vector<int> ExpertsOfChunk(int layer, int chunk) const;
   void ReadChunk(LayerId id, int chunk, std::vector<Page*> pages, Place place);
-  // Holds all of them, once each, and returns when they are there; after an error none is held.
-  Status Fetch(const std::vector<Page*>& pages, Place place);
-  // With mutex_, of pages that are absent: those that got a buffer are being read from here on.
-  Status TakeBuffers(const std::vector<Page*>& pages, Place place, std::vector<Page*>* mine);
-  // `takes_next`, if there is one, is asked for more while these are under way: true: it has
-  // appended one to `pages`.
-  Status ReadInto(const std::vector<Page*>& pages, const std::function<bool()>& takes_next = {});
-  // Reads them with few of them under way, as long as `goes_on()` and there is room; holds them
-  // meanwhile only.
-  void ReadSome(const std::vector<Page*>& pages, Place place, const std::function<bool()>& goes_on);
-  int FreeBuffer(Place place);  // with mutex_; -1: all are held
-  // With mutex_: the page that is worth least gives way.
-  std::pair<double, double> WorthOf(const Page& page, Place place) const;
-  void SetThere(Page& page, bool is_there);  // with mutex_
-  std::byte* BufferOf(const Page& page) const {
-    return buffers_ + sizes_.page_bytes * static_cast<uint64_t>(page.buffer);
-  }
-  void CountUse(Page& page);
 
   PagedSizes sizes_;
   PagedOptions options_;
   int num_encoder_layers_ = 0;
-  strategy::Paging streaming_;  // of steps that read all experts; all have its chunks
+  memory::Reservation buffer_memory_;  // of the buffers, where the weights' own is another one
+  strategy::Paging streaming_;         // of steps that read all experts; all have its chunks
   uint64_t paged_bytes_ = 0;
-  std::vector<std::vector<Page>> pages_;  // by layer and expert
-  std::byte* buffers_ = nullptr;
-  memory::Reservation buffer_memory_;  // theirs, where the weights' own memory is another one
-  std::unique_ptr<PageSource> source_;
-  std::mutex source_mutex_;  // who reads
+  PageBuffers pages_;
 
-  mutable std::mutex mutex_;  // of all below, and of the pages
-  std::condition_variable changed_;
-  std::vector<Page*> in_buffer_;                             // by buffer; null: free
+  std::mutex mutex_;                                         // of the next ones
   std::map<std::pair<int, int>, std::vector<Page*>> ahead_;  // by layer and chunk
   std::map<int, Error> errors_;                              // of reading ahead, by layer
   std::map<uint64_t, std::vector<Page*>> leases_;
   uint64_t num_leases_ = 0;
-  int64_t num_counted_ = 0;
-  int64_t step_ = 0;      // that runs, the first one being 1
-  double num_steps_ = 0;  // halved as uses are
-  PageStatistics statistics_;
+
+  std::atomic<int64_t> num_chosen_ = 0;
+  std::atomic<int64_t> num_predicted_ = 0;
   std::atomic<int> chosen_layer_ = -1;  // of the last Chose
   std::atomic<bool> step_has_ended_ = false;
 };
