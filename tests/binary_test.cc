@@ -243,5 +243,33 @@ TEST_F(BinaryTest, ChatOnATerminalGoesOnAfterATurnThatFails) {
   EXPECT_THAT(outcome.out, HasSubstr("[4 tokens after a prompt of"));
 }
 
+// What a program knows of many tensors is a part of its budget, in one process as in the other.
+TEST_F(BinaryTest, TheLeastBudgetThatInspectNamesIsEnoughForARun) {
+  const std::string model = (directory_ / "model").string();
+  std::ofstream(directory_ / "many.json")
+      << R"({"model_type": "olmoe", "hidden_size": 64, "intermediate_size": 32,
+             "num_attention_heads": 1, "num_key_value_heads": 1, "num_experts": 128,
+             "num_experts_per_tok": 2, "num_hidden_layers": 48, "vocab_size": 4096,
+             "max_position_embeddings": 512, "tie_word_embeddings": false})";
+  const Outcome made =
+      Run(fmt::format("synth '{}' --out '{}'", (directory_ / "many.json").string(), model), "");
+  ASSERT_EQ(made.status, 0) << made.err;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy(fs::path(kDemo) / name, fs::path(model) / name);
+  }
+  const Outcome told = Run(fmt::format("inspect '{}' --memory-budget 40MiB", model), "");
+  ASSERT_EQ(told.status, 0) << told.err;
+  const std::string before = "the least budget is --memory-budget ";
+  const size_t at = told.out.rfind(before);
+  ASSERT_NE(at, std::string::npos) << told.out;
+  const std::string least =
+      told.out.substr(at + before.size(), told.out.find("MiB", at) - at - before.size());
+  const Outcome ran =
+      Run(fmt::format("run '{}' --prompt hello -n 2 --memory-budget {}MiB --page-dir '{}'", model,
+                      least, (directory_ / "pages").string()),
+          "");
+  EXPECT_EQ(ran.status, 0) << ran.err;
+}
+
 }  // namespace
 }  // namespace convene

@@ -42,6 +42,20 @@ std::string FirstOf(const std::vector<std::string>& names) {
   return text;
 }
 
+// Of mapped files, which are in memory piece by piece meanwhile.
+bool SameBytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  if (a.size() != b.size()) return false;
+  bool same = true;
+  for (size_t begin = 0; same && begin < a.size(); begin += kPieceBytes) {
+    const size_t size = std::min(kPieceBytes, a.size() - begin);
+    same = std::memcmp(a.data() + begin, b.data() + begin, size) == 0;
+    DontNeed(a.subspan(begin, size));
+    DontNeed(b.subspan(begin, size));
+  }
+  return same;
+}
+
 }  // namespace
 
 Result<ModelConfiguration> ReadModelConfiguration(const std::string& directory) {
@@ -122,10 +136,8 @@ Status Checkpoint::ResolveTiedHead() {
 
   const std::span<const std::byte> a = Bytes(head->second);
   const std::span<const std::byte> b = Bytes(stored_embedding->second);
-  const bool equal = head->second.tensor.dtype == stored_embedding->second.tensor.dtype &&
-                     a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
-  DontNeed(a);
-  DontNeed(b);
+  const bool equal =
+      head->second.tensor.dtype == stored_embedding->second.tensor.dtype && SameBytes(a, b);
   if (equal) {
     tensors_.erase(head);
     return {};
@@ -259,6 +271,7 @@ std::vector<NamedDigest> Checkpoint::Samples() const {
       const size_t size = std::min(bytes.size(), kSampleBytes);
       const std::span<const std::byte> some = bytes.subspan((bytes.size() - size) / 2 * part, size);
       sample.append(reinterpret_cast<const char*>(some.data()), some.size());
+      DontNeed(some);
     }
     digests.push_back({name, DigestOf(std::as_bytes(std::span(sample)))});
   }
@@ -269,6 +282,16 @@ std::string Checkpoint::FileIdentities() const {
   std::string identities;
   for (const MappedFile& file : files_) identities += file.identity() + "\n";
   return identities;
+}
+
+std::string Checkpoint::FileStates() const {
+  std::string states;
+  std::error_code ignored;
+  for (const MappedFile& file : files_) {
+    const std::filesystem::path path = std::filesystem::weakly_canonical(file.path(), ignored);
+    states += fmt::format("{}: {}\n", path.string(), file.state());
+  }
+  return states;
 }
 
 Status Checkpoint::CheckUnchanged() const {

@@ -76,6 +76,9 @@ class Checkpoint {
 
   // The same text for processes of one machine that have mapped the very same files.
   std::string FileIdentities() const;
+  // The same text as long as nobody moves, replaces or writes to the files, also in later processes
+  // and after the disk was mounted again.
+  std::string FileStates() const;
 
   // Error: a file was written to since it was opened.
   Status CheckUnchanged() const;

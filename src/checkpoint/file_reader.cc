@@ -2,14 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 
@@ -30,17 +28,6 @@ std::optional<OpenFile> OpenDirect(const MappedFile& file) {
 }
 
 }  // namespace
-
-uint64_t CachedBytes(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return 0;
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
-  std::vector<unsigned char> pages((end - begin + page - 1) / page);
-  if (mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) return bytes.size();
-  const auto count = std::ranges::count_if(pages, [](unsigned char state) { return state & 1; });
-  return std::min<uint64_t>(static_cast<uint64_t>(count) * page, bytes.size());
-}
 
 Result<FileReader> FileReader::Open(const MappedFile& file) {
   Result<OpenFile> opened = OpenFile::ToRead(file.path());

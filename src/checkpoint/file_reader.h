@@ -15,10 +15,6 @@
 
 namespace convene::checkpoint {
 
-// The bytes of mapped pages that lie in memory, of this process or any other. Where the kernel does
-// not tell (files that the user may not write to), all of them.
-uint64_t CachedBytes(std::span<const std::byte> bytes);
-
 class FileReader {
  public:
   // Error: the file cannot be opened, or another one lies in its place since it was mapped.

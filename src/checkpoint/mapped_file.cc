@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/open_file.h"
@@ -76,6 +78,18 @@ void Register(const std::string& path, std::span<const std::byte> bytes) {
   if (!is_new) return;
   mapping->next = first_mapping.load();
   first_mapping = mapping;
+}
+
+// All of the mapped file that holds these bytes; empty: none does.
+std::span<const std::byte> MappingOf(std::span<const std::byte> bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  for (const Mapping* at = first_mapping.load(); at != nullptr; at = at->next) {
+    const uintptr_t begin = at->begin.load();
+    const uintptr_t end = at->end.load();
+    if (at->path.load() == nullptr || address < begin || address >= end) continue;
+    return {bytes.data() - (address - begin), end - begin};
+  }
+  return {};
 }
 
 void Unregister(std::span<const std::byte> bytes) {
@@ -151,8 +165,13 @@ std::optional<MappedFile::Version> MappedFile::VersionOf(const std::string& path
 
 std::string MappedFile::identity() const {
   if (!version_) return path_;
-  return fmt::format("device {} inode {}, {} bytes, changed at {}.{:09}", version_->device,
-                     version_->inode, version_->size, version_->seconds, version_->nanoseconds);
+  return fmt::format("device {} {}", version_->device, state());
+}
+
+std::string MappedFile::state() const {
+  if (!version_) return "";
+  return fmt::format("inode {}, {} bytes, changed at {}.{:09}", version_->inode, version_->size,
+                     version_->seconds, version_->nanoseconds);
 }
 
 bool MappedFile::IsSameFile(int descriptor) const {
@@ -199,23 +218,51 @@ void WillNeed(std::span<const std::byte> bytes) {
   madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
 }
 
-namespace {
-
-// Whole pages inside: one that is shared with a neighbour may still be in use.
-void AdviseInside(std::span<const std::byte> bytes, int advice) {
-  const size_t page = PageSize();
-  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+void DontNeed(std::span<const std::byte> bytes) {
+  const std::span<const std::byte> file = MappingOf(bytes);
+  if (file.empty() || bytes.empty()) return;
+  const auto of_file = reinterpret_cast<uintptr_t>(file.data());
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = std::max(of_file, address / kTouchedTogether * kTouchedTogether);
+  const uintptr_t end = (address + bytes.size() + kTouchedTogether - 1) / kTouchedTogether;
+  const uintptr_t inside = std::min(of_file + file.size(), end * kTouchedTogether);
+  madvise(reinterpret_cast<void*>(begin), inside - begin, MADV_DONTNEED);
 }
 
-}  // namespace
-
-void DontNeed(std::span<const std::byte> bytes) { AdviseInside(bytes, MADV_DONTNEED); }
-
 void Evict(std::span<const std::byte> bytes) {
-  AdviseInside(bytes, MADV_PAGEOUT);
-  AdviseInside(bytes, MADV_DONTNEED);
+  constexpr size_t kPieceBytes = size_t{2} << 20;
+  // Whole pages inside: one that is shared with a neighbour would be read from the disk again.
+  const size_t page = PageSize();
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const size_t before = std::min((page - address % page) % page, bytes.size());
+  const size_t behind = std::min((address + bytes.size()) % page, bytes.size() - before);
+  std::span<const std::byte> rest = bytes.subspan(before, bytes.size() - before - behind);
+  if (MappingOf(bytes).empty()) return;
+  while (!rest.empty()) {
+    // Large folios, which begin at such multiples, are left whole.
+    const size_t past_piece = reinterpret_cast<uintptr_t>(rest.data()) % kPieceBytes;
+    const auto piece = rest.first(std::min(kPieceBytes - past_piece, rest.size()));
+    rest = rest.subspan(piece.size());
+    // The kernel takes from the cache what is mapped. What is not there, as where two have read it
+    // and one has evicted it, is not to be read for that.
+    if (CachedBytes(piece) < piece.size() / 2) continue;
+    auto* const begin = const_cast<std::byte*>(piece.data());
+    madvise(begin, piece.size(), kPopulateRead);
+    madvise(begin, piece.size(), MADV_PAGEOUT);
+    madvise(begin, piece.size(), MADV_DONTNEED);
+  }
+  DontNeed(bytes);
+}
+
+uint64_t CachedBytes(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return 0;
+  const size_t page = PageSize();
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+  std::vector<unsigned char> pages((end - begin + page - 1) / page);
+  if (mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) return bytes.size();
+  const auto count = std::ranges::count_if(pages, [](unsigned char state) { return state & 1; });
+  return std::min<uint64_t>(static_cast<uint64_t>(count) * page, bytes.size());
 }
 
 void AskForHugePages(std::span<const std::byte> bytes) {

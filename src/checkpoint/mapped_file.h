@@ -28,6 +28,9 @@ class MappedFile {
   // The same text for the same file, whatever its path, in all processes of a machine; another one
   // once it was replaced or written to.
   std::string identity() const;
+  // What changes once it was replaced or written to, and by nothing else: the number of the device,
+  // which identity() has, may be another one after the next mount (NFS, overlay, btrfs, LVM).
+  std::string state() const;
   // Whether an open file is the mapped one, whatever was written to it since.
   bool IsSameFile(int descriptor) const;
 
@@ -56,14 +59,24 @@ class MappedFile {
   std::optional<Version> version_;
 };
 
+// A touch maps what the page cache has in so many bytes around it (the kernel's fault_around_bytes,
+// a window that begins at a multiple of them).
+inline constexpr uint64_t kTouchedTogether = uint64_t{64} << 10;
+
 // Hints to the kernel about mapped bytes (any alignment; threads may call them at any time). They
 // never change what is read.
 void WillNeed(std::span<const std::byte> bytes);  // start reading them from disk now
-void DontNeed(std::span<const std::byte> bytes);  // drop whole pages inside from this process
+// Drop from this process the pages that they are in, and those that the kernel mapped with them;
+// who reads one of these gets it again. Bytes of no mapped file are left alone, here and by Evict.
+void DontNeed(std::span<const std::byte> bytes);
 // The same, and from the page cache where no other process has them mapped, so that a file that is
 // read once takes no memory which a budget knows nothing of (MADV_PAGEOUT, Linux 5.4; only of files
-// that one may write to).
+// that one may write to). They are read by then: what the page cache has of them passes through
+// this process once more, 2 MiB at a time.
 void Evict(std::span<const std::byte> bytes);
+// The bytes of mapped pages that lie in memory, of this process or any other. Where the kernel does
+// not tell (files that the user may not write to), all of them.
+uint64_t CachedBytes(std::span<const std::byte> bytes);
 // Read what is not in memory yet in huge pages, where the file system has such (large folios).
 void AskForHugePages(std::span<const std::byte> bytes);
 

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/cached_share_test.h"
 
@@ -26,6 +28,16 @@ class TemporaryFile {
  private:
   std::string path_;
 };
+
+// Pages of files that this process has mapped and touched.
+uint64_t MappedBytes() {
+  std::ifstream status("/proc/self/status");
+  uint64_t kib = 0;
+  for (std::string word; status >> word;) {
+    if (word == "RssFile:") status >> kib;
+  }
+  return kib << 10;
+}
 
 TEST(MappedFile, ShowsTheBytesAlsoAfterHints) {
   std::string content(3 * 4096 + 17, '\0');
@@ -64,6 +76,42 @@ TEST(MappedFile, WhatIsEvictedIsNotInThePageCache) {
   EXPECT_EQ(CachedShare(temporary.path()), 1);
   Evict(file->bytes());
   EXPECT_LT(CachedShare(temporary.path()), 0.2);
+}
+
+TEST(MappedFile, WhatIsDroppedIsNoLongerInThisProcessNorIsWhatCameWithIt) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  const TemporaryFile temporary(std::string(kBytes, 'x'));
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file) << file.error().message;
+  const uint64_t before = MappedBytes();
+  // Byte by byte, each between others that were dropped before.
+  size_t count = 0;
+  for (const size_t first : {size_t{0}, size_t{5000}}) {
+    for (size_t at = first; at < kBytes; at += 20000) {
+      count += file->bytes()[at] == std::byte{'x'};
+      DontNeed(file->bytes().subspan(at, 1));
+    }
+  }
+  EXPECT_GT(count, 0u);
+  EXPECT_LT(MappedBytes(), before + (uint64_t{4} << 20));
+}
+
+TEST(MappedFile, LeavesMemoryOfOthersAlone) {
+  std::vector<std::byte> mine(size_t{1} << 20, std::byte{7});
+  DontNeed(mine);
+  Evict(mine);
+  EXPECT_EQ(std::ranges::count(mine, std::byte{7}), std::ssize(mine));
+}
+
+TEST(MappedFile, StateIsThatOfTheFileWhateverItIsMountedOn) {
+  const TemporaryFile temporary("some bytes");
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->state(), MappedFile::Open(temporary.path())->state());
+  EXPECT_EQ(file->state().find("device"), std::string::npos);
+  EXPECT_NE(file->identity().find(file->state()), std::string::npos);
+  std::ofstream(temporary.path(), std::ios::app) << "more";
+  EXPECT_NE(file->state(), MappedFile::Open(temporary.path())->state());
 }
 
 TEST(MappedFile, RefusesWhatIsNotAFileWithBytes) {

@@ -63,9 +63,8 @@ class Batch : public Command {
         ->required();
     model_.max_batch = AddNumber(
         app, "--max-batch", model_.load.max_sequences, {1, plan::kMostSequences},
-        fmt::format("Requests that run together, 1 to 4096 (default: by kept costs the fastest; "
-                    "else {}, or with experts on a disk as many as read the least)",
-                    model_.load.max_sequences));
+        "Requests that run together, 1 to 4096 (default: the fastest, by kept costs or by rates "
+        "of disk, memory and cores)");
     AddJsonOption(app, json_path_);
     AddContextOption(app, model_);
     AddModelOptions(app, model_);
@@ -157,6 +156,7 @@ class Batch : public Command {
                               .gen_tokens = std::max(1.0, model_.workload.mean_gen_tokens()),
                               .longest = lengths.LongestRequest(context, padded_length_),
                               .chooses_sequences = !model_.says_max_batch(),
+                              .plans = !model_.plan.no_plan,
                               // An encoder sees each of its inputs in one step.
                               .chooses_step_tokens = !model_.says_chunk() && !has_encoder};
     model_.num_requests = num_requests;

@@ -264,8 +264,10 @@ TEST_F(BatchCommandTest, RunsAsManyTogetherAsKeptCostsWant) {
     return nlohmann::json::parse(Read("figures.json"))["max_batch"].get<int>();
   };
   const KeptIn kept(Path("cache"));
+  // Without costs, as many as usual rates of memory and cores want.
   EXPECT_THAT(batch("usual.jsonl", {}), Not(HasSubstr("plan: ")));
-  EXPECT_EQ(together(), 32);
+  const int by_rates = together();
+  EXPECT_GE(by_rates, 32);
 
   cost::MachineProfile profile;
   profile.machine.cpu_name = hardware::ReadTopology()->cpu_name;
@@ -284,12 +286,12 @@ TEST_F(BatchCommandTest, RunsAsManyTogetherAsKeptCostsWant) {
   EXPECT_THAT(batch("asked.jsonl", {"--max-batch", "7"}), Not(HasSubstr("run together")));
   EXPECT_EQ(together(), 7);
   EXPECT_THAT(batch("no_plan.jsonl", {"--no-plan"}), Not(HasSubstr("plan: ")));
-  EXPECT_EQ(together(), 32);
+  EXPECT_EQ(together(), 32) << "nothing is chosen";
   // Costs of another version say nothing.
   profile.steps[0].version = "0.0.1";
   Write("cache/profile.json", cost::ToJson(profile).dump());
   batch("other.jsonl", {});
-  EXPECT_EQ(together(), 32);
+  EXPECT_EQ(together(), by_rates);
 }
 
 TEST_F(BatchCommandTest, RefusesAnOutputThatAnotherRunIsWriting) {

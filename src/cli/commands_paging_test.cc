@@ -170,12 +170,12 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
           .status,
       0);
   std::string input;
-  for (int id = 0; id < 40; ++id) {
+  for (int id = 0; id < 64; ++id) {
     input += fmt::format(R"({{"custom_id":"r{}","method":"POST","url":"/v1/completions",)"
                          R"("body":{{"model":"m","prompt":"The captain of ship {} said",)"
                          R"("max_tokens":{},"temperature":0}}}})"
                          "\n",
-                         id, id * id, 20 + id);
+                         id, id * id, 20 + id % 40);
   }
   Write("in.jsonl", input);
   const auto run = [&](const std::string& output, const std::string& budget,
@@ -199,7 +199,7 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
   };
   ASSERT_EQ(run(Path("whole.jsonl"), "", {}).status, 0);
   for (const char* format : {"bf16", "int8"}) {
-    const std::vector<std::string> many = {"--max-batch", "40", "--kv-cache", format};
+    const std::vector<std::string> many = {"--max-batch", "64", "--kv-cache", format};
     std::vector<std::string> in_memory = many;
     in_memory.insert(in_memory.end(), {"--spill-dir", "none"});
     // So little that experts must stay on the disk: of the least that is named 4 MiB are for what
@@ -214,7 +214,7 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
     EXPECT_THAT(stays.err, Not(HasSubstr("on the disk in")));
     EXPECT_THAT(stays.err, HasSubstr("for every 100 that were computed with"));
     nlohmann::json figures = nlohmann::json::parse(Read("figures.json"));
-    EXPECT_EQ(figures["chosen"]["sequences"], 40);
+    EXPECT_EQ(figures["chosen"]["sequences"], 64);
     EXPECT_EQ(figures["chosen"]["step_tokens"], 64);
     EXPECT_EQ(figures["chosen"]["kv"], format);
     EXPECT_GT(figures["chosen"]["kv_blocks_in_memory"], 0);
@@ -228,7 +228,7 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
     on_disk.insert(on_disk.end(), {"--spill-dir", Path("spill"), "--json", Path("figures.json")});
     const Outcome spilled = run(Path("disk_" + name), budget, on_disk);
     ASSERT_EQ(spilled.status, 0) << spilled.err;
-    EXPECT_THAT(spilled.err, HasSubstr("keys and values of 40 sequences, "));
+    EXPECT_THAT(spilled.err, HasSubstr("keys and values of 64 sequences, "));
     EXPECT_THAT(spilled.err, HasSubstr("% on the disk in " + Path("spill")));
     EXPECT_THAT(spilled.err, HasSubstr("spilled: "));
     figures = nlohmann::json::parse(Read("figures.json"));
@@ -237,7 +237,7 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
     EXPECT_GT(figures["spilled"]["written_bytes"], 0);
     std::error_code failed;
     EXPECT_TRUE(fs::is_empty(Path("spill"), failed)) << failed.message();
-    EXPECT_EQ(answers("disk_" + name).size(), 40u);
+    EXPECT_EQ(answers("disk_" + name).size(), 64u);
     EXPECT_EQ(answers("disk_" + name), answers("memory_" + name));
     if (std::string(format) == "bf16") {
       EXPECT_EQ(answers("disk_" + name), answers("whole.jsonl"));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/describe_gpu.h"
 #include "cli/describe_model.h"
@@ -20,6 +21,7 @@
 #include "engine/plan_formats.h"
 #include "evaluate/inspection.h"
 #include "memory/ledger.h"
+#include "text/tokenizer.h"
 #include "weights/packed_directory.h"
 #include "weights/page_index.h"
 
@@ -280,6 +282,9 @@ class Inspect : public Command {
     const Result<runtime::Formats> formats =
         engine::ResolveFormats(formats_, formats_.weights.value_or(first));
     if (!formats) return formats.error();
+    // What a run has read when it plans its memory is a part of its budget, and so it is here.
+    const auto tokenizer = text::Tokenizer::Load(path_);
+    const auto configuration = checkpoint::ReadModelConfiguration(path_);
     const Result<Inspection> inspection =
         evaluate::InspectModel(path_, context_, *formats, memory_budget_);
     if (!inspection) return inspection.error();

@@ -35,7 +35,8 @@ void AnnounceCosts(comm::Group& group, const CostsWish& wish) {
   Tell(group, {{kCosts,
                 {{"weights", static_cast<int>(wish.weights)},
                  {"wire", static_cast<int>(wish.wire)},
-                 {"num_threads", wish.num_threads ? json(*wish.num_threads) : json()}}}});
+                 {"num_threads", wish.num_threads ? json(*wish.num_threads) : json()},
+                 {"memory_budget", wish.memory_budget ? json(*wish.memory_budget) : json()}}}});
 }
 
 void AnnounceTrial(comm::Group& group, const std::string& directory, const std::string& question) {
@@ -61,6 +62,9 @@ std::optional<Work> WaitForWork(comm::Group& group) {
     CostsWish wish{.weights = static_cast<kernels::WeightFormat>(costs["weights"].get<int>()),
                    .wire = static_cast<comm::WireFormat>(costs["wire"].get<int>())};
     if (costs["num_threads"].is_number()) wish.num_threads = costs["num_threads"].get<int>();
+    if (costs["memory_budget"].is_number()) {
+      wish.memory_budget = costs["memory_budget"].get<uint64_t>();
+    }
     return wish;
   }
   if (message.contains(kFewer)) return AnnouncedFewer{message[kFewer].get<int>()};

@@ -2,6 +2,7 @@
 // try, and when to leave. What they do then is ranks.h.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
@@ -21,7 +22,8 @@ void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOp
 struct CostsWish {
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
-  std::optional<int> num_threads = {};  // as LoadOptions'
+  std::optional<int> num_threads = {};  // as LoadOptions', and so the next one
+  std::optional<uint64_t> memory_budget = {};
 };
 
 // Rank 0 calls this before it finds costs (ask_for_costs.h). *Collective* with WaitForWork.

@@ -7,6 +7,7 @@
 
 #include "base/environment.h"
 #include "comm/agree.h"
+#include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "memory/ledger.h"
@@ -29,6 +30,8 @@ Result<Means> FindMeans(const CostsWish& wish) {
   if (!cpus) return cpus.error();
   Result<memory::Tier> tier = memory::HostTier(LocalRankFromLauncher().count, *cpus);
   if (!tier) return tier.error();
+  // What is measured with counts, too.
+  LimitTo(wish.memory_budget, &*tier);
   return Means{.kernels = *kernels, .cpus = *std::move(cpus), .memory = *std::move(tier)};
 }
 

@@ -1,5 +1,5 @@
-// That the sequences and step tokens of a batch are those that read the least from a disk, within
-// the memory that there is.
+// That the sequences and step tokens of a batch are those that take the least time, within the
+// memory that there is.
 #include "engine/choose_batch.h"
 
 #include <fmt/format.h>
@@ -18,11 +18,16 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kPageBytes = 1 << 20;
 
-// 16 layers of 64 experts, of which a token chooses 8.
+// Where the disk is all that takes time.
+constexpr BatchRates kDiskAlone{
+    .disk_bytes_per_second = 1, .memory_bytes_per_second = 1e30, .operations_per_second = 1e30};
+
+// 16 layers of 64 experts, of which a token chooses 8; an expert in int8 is a page.
 model::ModelSpec Spec() {
   model::LayerSpec layer;
-  layer.moe = model::MoeSpec{.num_experts = 64, .top_k = 8};
+  layer.moe = model::MoeSpec{.num_experts = 64, .top_k = 8, .intermediate_size = 512};
   model::ModelSpec spec;
+  spec.hidden_size = 682;
   spec.layers = std::vector(16, layer);
   return spec;
 }
@@ -36,12 +41,33 @@ Result<MemoryPlan> PlanIn(const BatchWork& work, int num_pages, int sequences, i
   return MemoryPlan{.num_kv_blocks = kv, .num_page_buffers = std::min(1024, num_pages - rows - kv)};
 }
 
+BatchQuestion QuestionOf(const model::ModelSpec& spec, const BatchWork& work,
+                         const BatchRates& rates) {
+  return {.spec = spec,
+          .work = work,
+          .max_sequences = 32,
+          .max_step_tokens = 512,
+          .bytes = {.page = kPageBytes, .kv_block = kPageBytes, .step = 16 * 8 * kPageBytes},
+          .rates = rates,
+          .plan = {}};
+}
+
+Result<BatchChoice> Chosen(const BatchQuestion& question) {
+  Result<ChosenBatch> chosen = ChooseBatch(question);
+  if (!chosen) return chosen.error();
+  return chosen->best;
+}
+
 Result<BatchChoice> ChooseIn(const BatchWork& work, int num_pages, int max_sequences = 32,
-                             int max_step_tokens = 512) {
-  return ChooseBatch(Spec(), work, max_sequences, max_step_tokens, kPageBytes,
-                     [&](int sequences, int step_tokens) {
-                       return PlanIn(work, num_pages, sequences, step_tokens);
-                     });
+                             int max_step_tokens = 512, const BatchRates& rates = kDiskAlone) {
+  const model::ModelSpec spec = Spec();
+  BatchQuestion question = QuestionOf(spec, work, rates);
+  question.max_sequences = max_sequences;
+  question.max_step_tokens = max_step_tokens;
+  question.plan = [&](int sequences, int step_tokens) {
+    return PlanIn(work, num_pages, sequences, step_tokens);
+  };
+  return Chosen(question);
 }
 
 // Bytes per generated token, by the definition.
@@ -51,30 +77,6 @@ double ReadBytes(const BatchWork& work, int num_pages, int sequences, int step_t
   const double missing = 1024.0 - memory->num_page_buffers;
   return StepsOf(work, sequences, step_tokens) * missing * kPageBytes /
          (static_cast<double>(work.num_requests) * work.gen_tokens);
-}
-
-TEST(ChooseBatch, CountsTheBlocksOfASequence) {
-  // 205 tokens fill three blocks and a part of the fourth, and are such on average.
-  BatchWork work{.num_requests = 100, .prompt_tokens = 77, .gen_tokens = 128, .longest = 300};
-  EXPECT_EQ(BlocksOfSequence(work), 5);
-  work.longest = 205;
-  EXPECT_EQ(BlocksOfSequence(work), 4) << "two when it is let in, and one that is free then";
-  work = {.num_requests = 100, .prompt_tokens = 200, .gen_tokens = 5, .longest = 205};
-  EXPECT_EQ(BlocksOfSequence(work), 5) << "four when it is let in";
-}
-
-TEST(ChooseBatch, CountsTheStepsThatABatchTakes) {
-  BatchWork work{.num_requests = 100, .prompt_tokens = 50, .gen_tokens = 10};
-  EXPECT_EQ(BlocksOfSequence(work), 2);
-  // All at once: 5,000 tokens of prompts, then a token of each.
-  EXPECT_DOUBLE_EQ(StepsOf(work, 100, 500), 10 + 10);
-  EXPECT_DOUBLE_EQ(StepsOf(work, 1000, 500), 10 + 10) << "no more than there are";
-  // Ten at a time: each of ten rounds generates for ten steps.
-  EXPECT_DOUBLE_EQ(StepsOf(work, 10, 500), 100 + 1);
-  // Steps that are full of tokens.
-  EXPECT_DOUBLE_EQ(StepsOf(work, 10, 10), 100 * 59 / 10.0);
-  work = {};
-  EXPECT_DOUBLE_EQ(StepsOf(work, 1, 1), 2);
 }
 
 TEST(ChooseBatch, TakesWhatReadsTheLeastOfAllThatFits) {
@@ -96,7 +98,7 @@ TEST(ChooseBatch, TakesWhatReadsTheLeastOfAllThatFits) {
           least = std::min(least, ReadBytes(work, num_pages, sequences, tokens));
         }
       }
-      // Numbers of sequences are tried a quarter apart, and gains of 2 % are none.
+      // Numbers of sequences are tried a quarter apart, and gains of 5 % are none.
       EXPECT_LE(found, 1.3 * least) << num_pages << " pages, prompts of " << prompt;
       EXPECT_LE(chosen->max_sequences, chosen->max_step_tokens);
     }
@@ -114,7 +116,7 @@ TEST(ChooseBatch, RunsMoreSequencesWhereMoreAreThere) {
   const Result<BatchChoice> many = ChooseIn(work, 600);
   EXPECT_GT(many->max_sequences, 64);
   EXPECT_GT(many->max_step_tokens, 512);
-  EXPECT_THAT(many->Describe(), HasSubstr("for each generated token"));
+  EXPECT_THAT(many->Describe(kDiskAlone), HasSubstr("for each generated token"));
 }
 
 TEST(ChooseBatch, APromptOfOneRequestIsReadInFewStepsWhereMemoryAllows) {
@@ -162,20 +164,18 @@ TEST(ChooseBatch, TheErrorIsThatOfTheSmallestWhereNothingFits) {
                  .chooses_sequences = true,
                  .chooses_step_tokens = true};
   const auto error_of = [&](int max_sequences, bool spills) {
-    SpillCosts spill{.block_bytes = kPageBytes};
+    const model::ModelSpec spec = Spec();
+    BatchQuestion question = QuestionOf(spec, work, kDiskAlone);
+    question.max_sequences = max_sequences;
+    question.plan = [](int sequences, int step_tokens) -> Result<MemoryPlan> {
+      return ResourceExhausted(fmt::format("{} in {}", sequences, step_tokens));
+    };
     if (spills) {
-      spill.plan = [](int sequences, int step_tokens, double) -> Result<MemoryPlan> {
+      question.plan_spilled = [](int sequences, int step_tokens, double) -> Result<MemoryPlan> {
         return ResourceExhausted(fmt::format("{} in {} on the disk", sequences, step_tokens));
       };
     }
-    return ChooseBatch(
-               Spec(), work, max_sequences, /*max_step_tokens=*/512, kPageBytes,
-               [](int sequences, int step_tokens) -> Result<MemoryPlan> {
-                 return ResourceExhausted(fmt::format("{} in {}", sequences, step_tokens));
-               },
-               spill)
-        .error()
-        .message;
+    return ChooseBatch(question).error().message;
   };
   EXPECT_EQ(error_of(32, false), "1 in 64");
   EXPECT_EQ(error_of(1, false), "1 in 64") << "which is tried first";
@@ -185,27 +185,31 @@ TEST(ChooseBatch, TheErrorIsThatOfTheSmallestWhereNothingFits) {
 }
 
 // As PlanIn, where a quarter of the blocks' memory goes to buffers, or all that is there.
-Result<MemoryPlan> PlanSpilledIn(const BatchWork& work, int num_pages, int disk_blocks,
-                                 int sequences, int step_tokens, double kv_share) {
+Result<MemoryPlan> PlanSpilledIn(const BatchWork& work, int num_pages, int sequences,
+                                 int step_tokens, double kv_share) {
   const int left = num_pages - step_tokens / 32 - 2 - 2 * BlocksOfSequence(work);
   if (left < 0) return ResourceExhausted("too little");
   const int wanted = sequences * BlocksOfSequence(work);
   const int kv = std::min(wanted - 1, static_cast<int>(kv_share * left));
-  if (wanted - kv > disk_blocks) return ResourceExhausted("the disk is too small");
   return MemoryPlan{.num_kv_blocks = kv,
                     .num_spilled_blocks = wanted - kv,
+                    .spill_file_bytes = kPageBytes * static_cast<uint64_t>(wanted - kv),
                     .num_page_buffers = std::min(1024, 2 + left - kv)};
 }
 
-Result<BatchChoice> ChooseSpilled(const BatchWork& work, int num_pages, int disk_blocks) {
-  return ChooseBatch(
-      Spec(), work, 32, 512, kPageBytes,
-      [&](int sequences, int step_tokens) {
-        return PlanIn(work, num_pages, sequences, step_tokens);
-      },
-      {.block_bytes = kPageBytes, .plan = [&](int sequences, int step_tokens, double kv_share) {
-         return PlanSpilledIn(work, num_pages, disk_blocks, sequences, step_tokens, kv_share);
-       }});
+Result<ChosenBatch> ChooseSpilled(const BatchWork& work, int num_pages, int disk_blocks,
+                                  const BatchRates& rates = kDiskAlone) {
+  const model::ModelSpec spec = Spec();
+  BatchQuestion question = QuestionOf(spec, work, rates);
+  question.plan = [&](int sequences, int step_tokens) {
+    return PlanIn(work, num_pages, sequences, step_tokens);
+  };
+  question.plan_spilled = [&](int sequences, int step_tokens, double kv_share) {
+    return PlanSpilledIn(work, num_pages, sequences, step_tokens, kv_share);
+  };
+  question.disk_bytes = kPageBytes * static_cast<uint64_t>(disk_blocks);
+  question.disk_directory = "/disk";
+  return ChooseBatch(question);
 }
 
 TEST(ChooseBatch, KeysAndValuesGoToTheDiskWhereThatMovesLess) {
@@ -217,60 +221,45 @@ TEST(ChooseBatch, KeysAndValuesGoToTheDiskWhereThatMovesLess) {
   // Memory for 30 sequences beside the least: experts are read for so few of them, while keys and
   // values of a sequence are two blocks.
   const Result<BatchChoice> in_memory = ChooseIn(work, 100);
-  const Result<BatchChoice> spilled = ChooseSpilled(work, 100, 1 << 20);
-  ASSERT_TRUE(spilled) << spilled.error().message;
-  EXPECT_GT(spilled->memory.num_spilled_blocks, 0);
-  EXPECT_GT(spilled->max_sequences, 4 * in_memory->max_sequences);
-  EXPECT_LT(spilled->moved_bytes_per_token, 0.5 * in_memory->moved_bytes_per_token);
-  EXPECT_THAT(spilled->Describe(), HasSubstr("% of it on the disk"));
-  EXPECT_THAT(spilled->Describe(), HasSubstr("moves the least from and to the disk"));
-  // By the definition: each of 23 steps reads a block and a half on average, and writes one.
-  const double kv = 23 * ((40 + 12) / 64.0 + 0.5 + 1) + 40 / 64.0 + 0.5;
-  const strategy::Paging paging =
-      strategy::PagingOf(Spec(), false, spilled->memory.num_page_buffers, /*num_tokens=*/1 << 20);
-  const double experts = StepsOf(work, spilled->max_sequences, spilled->max_step_tokens) * 1024 *
-                         paging.missing / 1000;
-  EXPECT_NEAR(spilled->moved_bytes_per_token,
-              kPageBytes * (kv * spilled->memory.spilled_share() + experts) / 24,
-              0.01 * spilled->moved_bytes_per_token);
-  // As many as a disk has room for, or none where it has none.
-  const Result<BatchChoice> little = ChooseSpilled(work, 100, 200);
-  EXPECT_LE(little->memory.num_spilled_blocks, 200);
-  EXPECT_GT(little->memory.num_spilled_blocks, 0);
-  EXPECT_EQ(ChooseSpilled(work, 100, 0)->memory.num_spilled_blocks, 0);
+  const Result<ChosenBatch> chosen = ChooseSpilled(work, 100, 1 << 20);
+  ASSERT_TRUE(chosen) << chosen.error().message;
+  const BatchChoice& spilled = chosen->best;
+  EXPECT_GT(spilled.memory.num_spilled_blocks, 0);
+  EXPECT_GT(spilled.max_sequences, 4 * in_memory->max_sequences);
+  EXPECT_LT(spilled.price.moved_bytes, 0.5 * in_memory->price.moved_bytes);
+  EXPECT_THAT(spilled.Describe(kDiskAlone), HasSubstr("% of it on the disk"));
+  EXPECT_THAT(spilled.Describe(kDiskAlone), HasSubstr("moves from and to the disk"));
+  EXPECT_FALSE(chosen->beyond_disk);
 }
 
-TEST(ChooseBatch, LayersWithAWindowMoveTheBlocksThatAQuerySees) {
-  const BatchWork work{.num_requests = 100, .prompt_tokens = 3200, .gen_tokens = 257};
-  // Bytes of keys and values for each generated token, where all of them lie on the disk and all
-  // experts are in memory.
-  const auto moved = [&](int window) {
-    model::ModelSpec spec = Spec();
-    for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
-      // In every other layer, which has a third of what the others have.
-      const int num_kv_heads = layer % 2 == 0 ? 1 : 3;
-      spec.layers[layer].attention = {.num_kv_heads = num_kv_heads,
-                                      .head_dim = 32,
-                                      .value_dim = 32,
-                                      .window = layer % 2 == 0 ? window : 0};
-    }
-    const Result<BatchChoice> choice =
-        ChooseBatch(spec, work, /*max_sequences=*/100, /*max_step_tokens=*/512, kPageBytes,
-                    [](int, int) -> Result<MemoryPlan> {
-                      return MemoryPlan{.num_spilled_blocks = 1 << 20, .num_page_buffers = 1024};
-                    },
-                    {.block_bytes = kPageBytes});
-    EXPECT_TRUE(choice);
-    return choice->moved_bytes_per_token * 257 / kPageBytes;
-  };
-  // By the definition: 256 steps read 52.5078 blocks, the steps of the prompt but the first half of
-  // its blocks, of which there are 50.5.
-  const double blocks = (3200 + 128.5) / 64 + 0.5;
-  EXPECT_NEAR(moved(0), 256 * (blocks + 1) + 50.5 + 6 * 50.5 / 2, 1e-6);
-  EXPECT_NEAR(moved(1 << 20), moved(0), 1e-6);
-  // A window of 128 begins and ends within a block: it is in three of them.
-  EXPECT_NEAR(moved(128),
-              256 * (0.25 * 3 + 0.75 * blocks + 1) + 50.5 + 6 * (0.25 * 3 + 0.75 * 50.5 / 2), 1e-6);
+TEST(ChooseBatch, ADiskThatIsTooSmallLimitsTheChoiceWhichIsSaid) {
+  const BatchWork work{.num_requests = 1000,
+                       .prompt_tokens = 40,
+                       .gen_tokens = 24,
+                       .chooses_sequences = true,
+                       .chooses_step_tokens = true};
+  const Result<ChosenBatch> all = ChooseSpilled(work, 100, 1 << 20);
+  const Result<ChosenBatch> little = ChooseSpilled(work, 100, 200);
+  EXPECT_LE(little->best.memory.num_spilled_blocks, 200);
+  EXPECT_GT(little->best.memory.num_spilled_blocks, 0);
+  ASSERT_TRUE(little->beyond_disk);
+  EXPECT_DOUBLE_EQ(little->beyond_disk->price.seconds, all->best.price.seconds);
+  const Result<ChosenBatch> none = ChooseSpilled(work, 100, 0);
+  EXPECT_EQ(none->best.memory.num_spilled_blocks, 0);
+  EXPECT_TRUE(none->beyond_disk);
+}
+
+TEST(CheckDisk, SaysWhatToChangeWhereKeysAndValuesHaveNoRoom) {
+  const MemoryPlan memory{.spill_file_bytes = 576 * kPageBytes};
+  EXPECT_TRUE(CheckDisk(memory, 64, 576 * kPageBytes, "/disk"));
+  const Status refused = CheckDisk(memory, 64, 77 * kPageBytes, "/disk");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kResourceExhausted);
+  for (const char* words :
+       {"keys and values of 64 sequences take 576 MiB of the disk in /disk",
+        "which has 77.0 MiB for them", "another --spill-dir", "--max-batch", "--spill-dir none"}) {
+    EXPECT_THAT(refused.error().message, HasSubstr(words));
+  }
 }
 
 TEST(ChooseBatch, KeysAndValuesStayInMemoryWhereThatIsEnough) {
@@ -279,9 +268,73 @@ TEST(ChooseBatch, KeysAndValuesStayInMemoryWhereThatIsEnough) {
                  .gen_tokens = 24,
                  .chooses_sequences = true,
                  .chooses_step_tokens = true};
-  EXPECT_EQ(ChooseSpilled(work, 8000, 1 << 20)->memory.num_spilled_blocks, 0);
+  EXPECT_EQ(ChooseSpilled(work, 8000, 1 << 20)->best.memory.num_spilled_blocks, 0);
   work.num_requests = 4;
-  EXPECT_EQ(ChooseSpilled(work, 100, 1 << 20)->memory.num_spilled_blocks, 0);
+  EXPECT_EQ(ChooseSpilled(work, 100, 1 << 20)->best.memory.num_spilled_blocks, 0);
+}
+
+// Rates whose disk is slow and fast beside memory and cores.
+std::vector<BatchRates> ManyRates() {
+  std::vector<BatchRates> many = {UsualRates(/*is_gpu=*/false), UsualRates(/*is_gpu=*/true)};
+  for (const double disk : {0.2e9, 1e9, 8e9, 30e9}) {
+    many.push_back(UsualRates(/*is_gpu=*/false));
+    many.back().disk_bytes_per_second = disk;
+  }
+  return many;
+}
+
+TEST(ChooseBatch, MoreMemoryNeverTakesLonger) {
+  for (const BatchRates& rates : ManyRates()) {
+    for (const int disk_blocks : {0, 1 << 20}) {
+      const BatchWork work{.num_requests = 600,
+                           .prompt_tokens = disk_blocks > 0 ? 40.0 : 300.0,
+                           .gen_tokens = 32,
+                           .chooses_sequences = true,
+                           .chooses_step_tokens = true};
+      double least = 1e30;
+      for (int num_pages = 30; num_pages < 2500; num_pages += num_pages < 1100 ? 10 : 100) {
+        const auto chosen = ChooseSpilled(work, num_pages, disk_blocks, rates);
+        ASSERT_TRUE(chosen) << chosen.error().message;
+        const double seconds = chosen->best.price.seconds;
+        // Gains of 5 % are none.
+        EXPECT_LE(seconds, least / 0.95 * (1 + 1e-9))
+            << num_pages << " pages, " << chosen->best.max_sequences << " sequences in "
+            << chosen->best.max_step_tokens << ", " << rates.disk_bytes_per_second;
+        least = std::min(least, seconds);
+      }
+    }
+  }
+}
+
+TEST(ChooseBatch, ALittleThatIsReadFromTheDiskIsNoReasonToRunFewSequences) {
+  const BatchWork work{.num_requests = 600,
+                       .prompt_tokens = 40,
+                       .gen_tokens = 24,
+                       .chooses_sequences = true,
+                       .chooses_step_tokens = true};
+  // All experts have room beside one sequence, or beside some; a few pages less leave room for
+  // many.
+  for (const int num_pages : {1028, 1030, 1040, 1060, 1100, 1200}) {
+    const Result<BatchChoice> chosen =
+        ChooseIn(work, num_pages, 32, 512, UsualRates(/*is_gpu=*/false));
+    ASSERT_TRUE(chosen) << chosen.error().message;
+    EXPECT_GE(chosen->max_sequences, 32) << num_pages;
+    EXPECT_GE(chosen->max_step_tokens, 64) << num_pages;
+  }
+}
+
+TEST(ChooseBatch, WhatIsUsualStaysWhereNothingIsReadFromTheDiskAndComputationTakesAllTime) {
+  BatchRates rates = UsualRates(/*is_gpu=*/false);
+  rates.memory_bytes_per_second = 1e30;
+  const BatchWork work{.num_requests = 600,
+                       .prompt_tokens = 40,
+                       .gen_tokens = 24,
+                       .chooses_sequences = true,
+                       .chooses_step_tokens = true};
+  const Result<BatchChoice> chosen = ChooseIn(work, 4000, 32, 512, rates);
+  ASSERT_TRUE(chosen) << chosen.error().message;
+  EXPECT_EQ(chosen->max_sequences, 32);
+  EXPECT_EQ(chosen->max_step_tokens, 512);
 }
 
 }  // namespace

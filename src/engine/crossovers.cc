@@ -10,22 +10,6 @@
 
 namespace convene::engine {
 
-namespace {
-
-// Instruction sets and numbers of CPUs are alike on many machines, and a directory of profiles may
-// be shared between them.
-bool IsOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here) {
-  if (here.cpu_name.empty() || !profile || profile->cpu_name != here.cpu_name ||
-      profile->isa != here.isa) {
-    return false;
-  }
-  return std::ranges::all_of(here.cpus, [&](int cpu) {
-    return std::ranges::find(profile->cpus, cpu) != profile->cpus.end();
-  });
-}
-
-}  // namespace
-
 ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus) {
   ComputesWith here{.cpu_name = "", .isa = isa, .cpus = std::move(cpus)};
   const Result<hardware::Topology> topology = hardware::ReadTopology();
@@ -33,15 +17,26 @@ ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus) {
   return here;
 }
 
+// Instruction sets and numbers of CPUs are alike on many machines, and a directory of profiles may
+// be shared between them.
+bool IsOf(const hardware::Profile& profile, const ComputesWith& here) {
+  if (here.cpu_name.empty() || profile.cpu_name != here.cpu_name || profile.isa != here.isa) {
+    return false;
+  }
+  return std::ranges::all_of(here.cpus, [&](int cpu) {
+    return std::ranges::find(profile.cpus, cpu) != profile.cpus.end();
+  });
+}
+
 Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here) {
-  if (!IsOf(profile, here)) return {};
+  if (!profile || !IsOf(*profile, here)) return {};
   return {.dense_from_rows = profile->dense_from_rows,
           .expand_from_tokens = profile->expand_from_tokens};
 }
 
 std::optional<kernels::StreamingChoice> StreamingOf(const std::optional<hardware::Profile>& profile,
                                                     const ComputesWith& here) {
-  if (!IsOf(profile, here)) return std::nullopt;
+  if (!profile || !IsOf(*profile, here)) return std::nullopt;
   return kernels::StreamingChoice::FromNumbers(profile->panel_streaming);
 }
 

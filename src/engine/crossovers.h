@@ -31,11 +31,14 @@ struct ComputesWith {
 // name is empty, and no profile is of it.
 ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus);
 
-// Those of `profile` if it was measured on a CPU of this name with these kernels and on all of
-// these CPUs, so that it is of this machine; the defaults otherwise. It may have been measured on
-// more CPUs: ranks that share a host have some of them each, and --threads may take fewer. Both
-// forms use all threads, so the point where they cross hardly moves with their number, and a
-// sequence's logits shall not depend on it at all.
+// Whether the profile was measured on a CPU of this name with these kernels and on all of these
+// CPUs.
+bool IsOf(const hardware::Profile& profile, const ComputesWith& here);
+
+// Those of `profile` if it is of this machine (IsOf); the defaults otherwise. It may have been
+// measured on more CPUs: ranks that share a host have some of them each, and --threads may take
+// fewer. Both forms use all threads, so the point where they cross hardly moves with their number,
+// and a sequence's logits shall not depend on it at all.
 Crossovers CrossoversOf(const std::optional<hardware::Profile>& profile, const ComputesWith& here);
 
 // How panels of weights are read, as it was measured on this machine; unset where it was not. Ranks

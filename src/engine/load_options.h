@@ -10,7 +10,7 @@
 #include "base/environment.h"
 #include "base/result.h"
 #include "comm/group.h"
-#include "engine/choose_batch.h"
+#include "engine/batch_work.h"
 #include "engine/choose_formats.h"
 #include "engine/step_costs_source.h"
 #include "hardware/numa.h"
@@ -93,7 +93,9 @@ struct LoadObserver {
   weights::LoadProgress progress;
   // While a checkpoint is packed (LoadOptions::page_directory).
   weights::LoadProgress packing = {};
-  std::function<void(const std::string&)> decided = {};  // gets a line about what `auto` has chosen
+  // Gets a line about what `auto` has chosen, on rank 0, and on each rank about pages that it makes
+  // (make_pages.h).
+  std::function<void(const std::string&)> decided = {};
   // Gets a line about where weights lie that were packed ahead.
   std::function<void(const std::string&)> placed = {};
   // Gets a line when the disk from which experts are read answers slowly, also long after loading

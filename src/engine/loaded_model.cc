@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -117,10 +118,17 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (can_page && source->packed() != nullptr) {
     can_page = weights::CheckParts(source->packed()->parts, ShareOf(resolved));
   }
+  std::function<uint64_t(const weights::WeightFormats&)> pages_to_make_bytes;
+  if (has_pages && can_page && source->checkpoint() != nullptr && !options.gpu) {
+    pages_to_make_bytes = [&](const weights::WeightFormats& formats) {
+      return PagesToMakeBytes(options, *source->checkpoint(), formats);
+    };
+  }
   const FormatQuestion question{.spec = source->spec(),
                                 .num_threads = num_threads,
                                 .ledger = ledger,
-                                .host_bytes = model->ledger_->available_bytes()};
+                                .host_bytes = model->ledger_->available_bytes(),
+                                .pages_to_make_bytes = pages_to_make_bytes};
   const Result<ChosenFormats> chosen =
       PlanFormats(question, resolved, has_pages && can_page ? Pages::kWhereNeeded : Pages::kNever);
   if (!chosen) {
@@ -164,16 +172,19 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   // Pages are compared with their checksums when they are read, and those are the same on all
   // ranks.
   const bool compare = has_other_files && !is_paged;
+  // What is decided from here on is the same on all ranks.
+  LoadObserver once = observer;
+  if (RankOf(options) != 0) once.decided = {};
   std::vector<NamedDigest> compared;
-  if (const Status filled = agree(model->Fill(*std::move(source), resolved, *chosen, observer,
-                                              compare ? &compared : nullptr));
+  if (const Status filled = agree(
+          model->Fill(*std::move(source), resolved, *chosen, once, compare ? &compared : nullptr));
       !filled) {
     return filled.error();
   }
   if (compare) {
     if (const Status same = AgreeOnTensors(*several, compared); !same) return same.error();
   }
-  if (const Status decided = model->ResolvePipeline(resolved, observer); !decided) {
+  if (const Status decided = model->ResolvePipeline(resolved, once); !decided) {
     return decided.error();
   }
   model->ResolveCrossovers(resolved);
@@ -182,13 +193,13 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
     return ready.error();
   }
   if (model->plan_.changes_layout() && model->plan_.phase_change.keeps_both) {
-    if (const Status placed = model->PlaceBothPhases(several->rank(), observer); !placed)
+    if (const Status placed = model->PlaceBothPhases(several->rank(), once); !placed)
       return placed.error();
   }
   if (model->plan_.loads_experts()) {
     const Result<weights::BackupQuality> made = model->transformer_->MakeBackup();
     if (!made) return made.error();
-    if (observer.decided) observer.decided(DescribeBackup(*made));
+    if (once.decided) once.decided(DescribeBackup(*made));
   }
   return model;
 }
@@ -333,7 +344,9 @@ Status LoadedModel::Fill(ModelSource source, const LoadOptions& options,
                                     .eviction = options.page_eviction,
                                     .owner = {options.plan.layout, RankOf(options)},
                                     .least_buffers = memory_.least_page_buffers,
-                                    .reader = {.told = observer.disk_is_slow}};
+                                    .reader = {.told = observer.disk_is_slow},
+                                    .numa = options.numa,
+                                    .cpus = pool_->cpus()};
   const auto place = [&](Result<std::unique_ptr<weights::PagedWeights>> paged) -> Status {
     if (!paged) return paged.error();
     if (observer.placed) observer.placed((*paged)->Describe() + FewerThanPlanned(options, memory_));

@@ -6,41 +6,20 @@
 #include <string>
 #include <utility>
 
-#include "base/digest.h"
 #include "base/file_lock.h"
+#include "base/is_there.h"
 #include "comm/agree.h"
+#include "engine/page_directory.h"
 #include "engine/rank_options.h"
 #include "engine/same_model.h"
 #include "memory/spill_file.h"
 #include "weights/pack_directory.h"
 #include "weights/packed_file.h"
+#include "weights/page_index.h"
 #include "weights/share.h"
 
 namespace convene::engine {
 namespace {
-
-// Where this checkpoint in these formats is packed below a directory of pages.
-std::string PagesOf(const std::string& page_directory, const std::string& checkpoint_directory,
-                    const std::string& source, const weights::WeightFormats& formats,
-                    const weights::Share& parts) {
-  namespace fs = std::filesystem;
-  const std::string key = fmt::format("{} {}", weights::kPackedVersion, source);
-  const fs::path path = fs::weakly_canonical(checkpoint_directory);
-  const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  const std::string format = formats.matrices == kernels::WeightFormat::kInt4
-                                 ? fmt::format("int4-{}", formats.group)
-                                 : std::string(kernels::Name(formats.matrices));
-  std::string part;
-  if (parts.attention_parts > 1) {
-    part += fmt::format("-part{}of{}", parts.attention_part + 1, parts.attention_parts);
-  }
-  if (parts.expert_slices > 1) {
-    part += fmt::format("-slice{}of{}", parts.expert_slice + 1, parts.expert_slices);
-  }
-  return (fs::path(page_directory) / fmt::format("{}-{}{}-{:016x}", name, format, part,
-                                                 DigestOf(std::as_bytes(std::span(key)))))
-      .string();
-}
 
 // One process at a time: two would write the same files.
 Status PackPages(const std::string& directory, const PagesRequest& request,
@@ -59,6 +38,8 @@ Status PackPages(const std::string& directory, const PagesRequest& request,
   if (observer.decided) {
     observer.decided(fmt::format("packing {} into {}, once: later runs read what is there",
                                  checkpoint.directory(), directory));
+    const std::string stale = DescribeStalePages(directory);
+    if (!stale.empty()) observer.decided(stale);
   }
   const Result<uint64_t> packed =
       weights::PackDirectory(checkpoint, request.formats,
@@ -72,6 +53,17 @@ Status PackPages(const std::string& directory, const PagesRequest& request,
 
 }  // namespace
 
+uint64_t PagesToMakeBytes(const LoadOptions& options, const checkpoint::Checkpoint& checkpoint,
+                          const weights::WeightFormats& formats) {
+  if (options.page_directory.empty()) return 0;
+  const std::filesystem::path pages = PagesOf(options, checkpoint, formats);
+  if (IsThere(pages / weights::kWeightsName)) return 0;
+  const int rank = options.group != nullptr ? options.group->rank() : 0;
+  const weights::PagedSizes sizes =
+      weights::PagedSizesOf(checkpoint.spec(), formats, {options.plan.layout, rank});
+  return sizes.bytes_with(sizes.num_pages);
+}
+
 Status MakePages(const PagesRequest& request, ModelSource* source) {
   const LoadOptions& options = request.options;
   const checkpoint::Checkpoint& checkpoint = *source->checkpoint();
@@ -81,9 +73,7 @@ Status MakePages(const PagesRequest& request, ModelSource* source) {
                     "memory itself (tmpfs): give --page-dir DIR, which is on a disk",
                     options.page_directory)};
   }
-  const std::string directory =
-      PagesOf(options.page_directory, checkpoint.directory(), weights::SourceOfPages(checkpoint),
-              request.formats, weights::PartsOf(ShareOf(options)));
+  const std::string directory = PagesOf(options, checkpoint, request.formats);
   if (!weights::IsPackedDirectory(directory)) {
     if (Status packed = PackPages(directory, request, checkpoint); !packed) return packed;
   }

@@ -33,6 +33,7 @@ struct MemoryPlan {
   int num_spilled_blocks = 0;
   int spill_part_blocks = 0;  // of a buffer
   int spill_depth = 0;        // buffers
+  uint64_t spill_file_bytes = 0;
   // Buffers for pages of experts, which then do not lie in memory all (weights/paged_weights.h); 0:
   // they do.
   int num_page_buffers = 0;
@@ -47,6 +48,7 @@ struct MemoryPlan {
   int max_sequences = 0;
   int max_step_tokens = 0;
   std::string batch_words = {};  // what was chosen, for people; empty: nothing was
+  double batch_seconds = 0;      // for each generated token, as it was priced; 0: it was not
 
   int all_kv_blocks() const { return num_kv_blocks + num_spilled_blocks; }
   double spilled_share() const {

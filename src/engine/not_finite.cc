@@ -11,8 +11,12 @@ Error NotFiniteError(const std::string& reason) {
 }
 
 std::string NotFiniteReason::Find(LoadedModel& model, std::span<const device::SequenceStep> step) {
-  if (!has_looked_) matrix_ = weights::FindNotFinite(model.weights());
-  has_looked_ = true;
+  if (!has_looked_) {
+    // Its pages come and go while it is read ahead.
+    model.transformer().StopReadingAhead();
+    matrix_ = weights::FindNotFinite(model.weights());
+    has_looked_ = true;
+  }
   if (matrix_) {
     return fmt::format(
         "the packed weights {} are; the file is damaged: make the directory again with convene "

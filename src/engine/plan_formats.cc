@@ -14,10 +14,10 @@
 #include "cost/machine_profile.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda.h"
+#include "engine/measured_machine.h"
 #include "engine/plan_offload.h"
 #include "engine/plan_pages.h"
 #include "engine/rank_options.h"
-#include "hardware/profile.h"
 
 namespace convene::engine {
 namespace {
@@ -26,17 +26,6 @@ namespace {
 Result<device::DeviceBytes> BytesOf(const LoadOptions& options) {
   if (options.gpu) return device::CudaBytes(*options.gpu);
   return device::CpuBytes();
-}
-
-// What is kept of the machine, with the GPU that computes; nothing: that was not measured.
-std::optional<cost::MachineProfile> MeasuredMachine(int gpu) {
-  Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
-  if (!kept) return std::nullopt;
-  const auto found = std::ranges::find(kept->gpus, gpu, &hardware::GpuProfile::index);
-  if (found == kept->gpus.end()) return std::nullopt;
-  cost::MachineProfile machine{.device = cost::FiguresOf(*found)};
-  machine.machine = *std::move(kept);
-  return machine;
 }
 
 // Behind what else is told people of the batch.
@@ -52,7 +41,7 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
   if (options.offload == Offload::kPages) return paged;
   const bool is_asked_for = options.offload == Offload::kLayers;
   if (!is_asked_for && !options.batch_work) return paged;
-  std::optional<cost::MachineProfile> measured = MeasuredMachine(*options.gpu);
+  std::optional<cost::MachineProfile> measured = MeasuredMachine(options.gpu);
   if (!measured) {
     if (is_asked_for) {
       return Unavailable(
@@ -94,13 +83,29 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
   return chosen;
 }
 
+// Whether how many sequences of a batch run together is open. Ranks are planned together
+// (cli/plan_by_default.h), and a GPU's batch is priced with what goes to and from its host.
+bool ChoosesBatch(const LoadOptions& options) {
+  return options.batch_work && options.batch_work->chooses_sequences && options.batch_work->plans &&
+         !options.gpu;
+}
+
 Result<ChosenFormats> PlanOwn(const FormatQuestion& question, const LoadOptions& options,
                               Pages pages) {
   const model::ModelSpec& spec = question.spec;
-  const int num_threads = question.num_threads;
-  memory::Ledger& ledger = question.ledger;
   const Result<device::DeviceBytes> device = BytesOf(options);
   if (!device) return device.error();
+  const auto pages_question = [&](const runtime::Formats& formats) {
+    return PagesQuestion{.device = *device,
+                         .spec = spec,
+                         .options = options,
+                         .formats = formats,
+                         .num_threads = question.num_threads,
+                         .ledger = question.ledger,
+                         .to_make_bytes = question.pages_to_make_bytes
+                                              ? question.pages_to_make_bytes(formats.weights)
+                                              : 0};
+  };
   if (const Status fits = CheckContext(spec, options); !fits) return fits.error();
   const bool has_experts =
       std::ranges::any_of(spec.layers, [](const auto& layer) { return layer.moe.has_value(); });
@@ -113,17 +118,21 @@ Result<ChosenFormats> PlanOwn(const FormatQuestion& question, const LoadOptions&
   Result<ChosenFormats> all = ResourceExhausted("the plan reads experts from a disk");
   if (!plan_pages) {
     all = ChooseFormats(options.formats, [&](const runtime::Formats& formats) {
-      return PlanMemoryOf(*device, spec, options, formats, num_threads, ledger);
+      return PlanMemoryOf(*device, spec, options, formats, question.num_threads, question.ledger);
     });
+  }
+  if (all && ChoosesBatch(options)) {
+    Result<MemoryPlan> memory =
+        PlanWholeOrPages(pages_question(all->formats), has_pages && has_experts);
+    if (memory) all->memory = *std::move(memory);
   }
   if (all || !has_pages || all.error().kind != ErrorKind::kResourceExhausted) return all;
   if (!has_experts) return all;
   FormatWishes wishes = options.formats;
   const bool is_free = !wishes.weights;
   if (is_free) wishes.weights = kernels::WeightFormat::kInt4;
-  Result<ChosenFormats> paged = ChooseFormats(wishes, [&](const runtime::Formats& formats) {
-    return PlanPages(*device, spec, options, formats, num_threads, ledger);
-  });
+  Result<ChosenFormats> paged = ChooseFormats(
+      wishes, [&](const runtime::Formats& formats) { return PlanPages(pages_question(formats)); });
   if (paged && is_free) {
     paged->reason = "int4 weights, since no format fits and of these the least is to be read";
   }

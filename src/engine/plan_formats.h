@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/result.h"
 #include "engine/choose_formats.h"
 #include "engine/load_options.h"
 #include "memory/ledger.h"
 #include "model/model_spec.h"
+#include "weights/model_weights.h"
 
 namespace convene::engine {
 
@@ -22,6 +24,9 @@ struct FormatQuestion {
   int num_threads = 1;
   memory::Ledger& ledger;   // of the memory of what computes
   uint64_t host_bytes = 0;  // that the host beside a GPU has
+  // That pages in these formats, which are still to be made, will take of the disk; empty: none
+  // are to be made.
+  std::function<uint64_t(const weights::WeightFormats&)> pages_to_make_bytes = {};
 };
 
 // *Collective* where there are several ranks: all of them get the same formats. Error: nothing that

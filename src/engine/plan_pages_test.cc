@@ -1,5 +1,6 @@
 // That a plan with keys and values on a disk is executed as it says, takes the memory that the
-// search was told of, and is refused where that cannot be.
+// search was told of, and is refused where that cannot be; and that a batch without one takes as
+// little time as memory and disk allow, whole or not.
 #include "engine/plan_pages.h"
 
 #include <fmt/format.h>
@@ -7,11 +8,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
+#include "device/cpu/cpu_device.h"
 #include "engine/choose_batch.h"
 #include "engine/loaded_model.h"
+#include "engine/make_pages.h"
 #include "engine/plan_question.h"
 #include "memory/spill_file.h"
 
@@ -19,6 +25,7 @@ namespace convene::engine {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int kPrompt = 70;
 constexpr int kAnswer = 50;
@@ -57,8 +64,27 @@ class PlanPages : public testing::Test {
     return model ? "" : model.error().message;
   }
 
+  // A batch that no plan says anything of, in so much memory.
+  Result<MemoryPlan> Choose(uint64_t memory_bytes, uint64_t to_make_bytes, bool may_be_whole) {
+    options_.plan = {};
+    memory::Ledger ledger(memory::Tier{.budget_bytes = memory_bytes, .limited_by = "a test"});
+    const device::DeviceBytes device = device::CpuBytes();
+    const PagesQuestion question{.device = device,
+                                 .spec = spec_,
+                                 .options = options_,
+                                 .formats = formats_,
+                                 .num_threads = 1,
+                                 .ledger = ledger,
+                                 .to_make_bytes = to_make_bytes};
+    if (!may_be_whole) return engine::PlanPages(question);
+    Result<MemoryPlan> whole = PlanWholeOrPages(question, /*may_page=*/true);
+    return whole ? whole : engine::PlanPages(question);
+  }
+
   std::filesystem::path directory_;
   LoadOptions options_;
+  model::ModelSpec spec_ = *checkpoint::OpenConfig(CONVENE_SOURCE_DIR "/models/demo");
+  runtime::Formats formats_ = runtime::DefaultFormats(kernels::WeightFormat::kInt8);
 };
 
 TEST_F(PlanPages, APlanSaysWhatOfKeysAndValuesLiesOnADisk) {
@@ -176,6 +202,79 @@ TEST_F(PlanPages, RefusalsSayWhatToChange) {
   other.batch_work->num_requests = 600;
   other.batch_work->chooses_step_tokens = false;
   EXPECT_THAT(ErrorOf(other), HasSubstr("a batch of 600 sequences is out of range"));
+}
+
+constexpr uint64_t kMebi = uint64_t{1} << 20;
+
+TEST_F(PlanPages, ABatchNeverTakesLongerWithMoreMemoryAlsoWhereItFitsWhole) {
+  options_.batch_work->num_requests = 600;
+  double least = 1e30;
+  int num_whole = 0;
+  int num_paged = 0;
+  for (uint64_t memory = 40 * kMebi; memory < 400 * kMebi; memory += memory / 40) {
+    const Result<MemoryPlan> plan = Choose(memory, 0, /*may_be_whole=*/true);
+    if (!plan) {
+      EXPECT_EQ(num_paged + num_whole, 0) << plan.error().message;
+      continue;
+    }
+    ++(plan->num_page_buffers > 0 ? num_paged : num_whole);
+    EXPECT_LE(plan->batch_seconds, 1.11 * least) << memory / kMebi;  // twice 5 %
+    EXPECT_GE(plan->all_kv_blocks(), plan->max_sequences * BlocksOfSequence(*options_.batch_work));
+    EXPECT_LE(plan->needed_bytes(), memory);
+    least = std::min(least, plan->batch_seconds);
+  }
+  EXPECT_GT(num_paged, 0);
+  EXPECT_GT(num_whole, 0);
+  const Result<MemoryPlan> much = Choose(4096 * kMebi, 0, /*may_be_whole=*/true);
+  ASSERT_TRUE(much) << much.error().message;
+  EXPECT_EQ(much->num_page_buffers, 0);
+  EXPECT_GE(much->max_sequences, options_.max_sequences);
+}
+
+TEST_F(PlanPages, PagesThatAreStillToBeMadeArePartOfThePriceAndOfTheDisk) {
+  options_.batch_work->num_requests = 600;
+  options_.max_sequences = 32;
+  // With little memory, keys and values of most sequences go to the disk.
+  uint64_t memory = 40 * kMebi;
+  Result<MemoryPlan> plan = Choose(memory, 0, /*may_be_whole=*/false);
+  while (!plan && memory < 400 * kMebi) plan = Choose(memory += kMebi, 0, false);
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_GT(plan->num_spilled_blocks, 0);
+  EXPECT_THAT(plan->batch_words, Not(HasSubstr("less time")));
+  // Pages that fill the disk leave nothing to these.
+  const uint64_t free = memory::SpillFile::FreeBytes(directory_.string());
+  const Result<MemoryPlan> beside = Choose(memory, 2 * free, /*may_be_whole=*/false);
+  if (beside) {
+    EXPECT_EQ(beside->num_spilled_blocks, 0);
+    EXPECT_THAT(beside->batch_words, HasSubstr("less time with"));
+    EXPECT_THAT(beside->batch_words, HasSubstr("--spill-dir names another place"));
+  } else {
+    EXPECT_THAT(beside.error().message, HasSubstr("give another --spill-dir"));
+  }
+  // What fits whole is not packed for hours.
+  for (memory = 40 * kMebi; memory < 400 * kMebi; memory += memory / 20) {
+    const Result<MemoryPlan> either = Choose(memory, uint64_t{1} << 50, /*may_be_whole=*/true);
+    const Result<MemoryPlan> fits = Choose(memory, 0, /*may_be_whole=*/true);
+    ASSERT_EQ(either.ok(), fits.ok());
+    if (either && fits->num_page_buffers == 0) {
+      EXPECT_EQ(either->num_page_buffers, 0);
+    }
+  }
+}
+
+TEST_F(PlanPages, WhatPagesWillTakeOfTheDiskIsKnownBeforeTheyAreMade) {
+  const auto checkpoint = checkpoint::Checkpoint::Open(CONVENE_SOURCE_DIR "/models/demo");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const uint64_t bytes = PagesToMakeBytes(options_, *checkpoint, formats_.weights);
+  ASSERT_TRUE(Load(options_));
+  uint64_t made = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_)) {
+    if (entry.path().filename() == "convene.safetensors") made += entry.file_size();
+  }
+  EXPECT_GT(made, 0u);
+  EXPECT_NEAR(static_cast<double>(bytes), static_cast<double>(made),
+              0.05 * static_cast<double>(made));
+  EXPECT_EQ(PagesToMakeBytes(options_, *checkpoint, formats_.weights), 0u);
 }
 
 }  // namespace

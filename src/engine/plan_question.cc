@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
+#include "engine/paged_memory.h"
 #include "engine/rank_options.h"
 #include "runtime/spilled_kv.h"
 #include "runtime/transformer.h"
@@ -83,9 +84,8 @@ Result<MemoryPlan> SpilledMemoryOf(const model::ModelSpec& spec, const planner::
       runtime::SpilledKv::Supports(spec, TransformerOptionsOf(options, formats, *options.context));
   if (!supported) return supported.error();
   // Whether the disk has room is known where the plan runs.
-  return PlanSpilledMemoryOf(
-      device::CpuBytes(), spec, options, formats, std::max(1, setup.num_threads),
-      {.kv_share = kv_share, .disk_bytes = std::numeric_limits<uint64_t>::max()}, ledger);
+  return PlanSpilledMemoryOf(device::CpuBytes(), spec, options, formats,
+                             std::max(1, setup.num_threads), kv_share, ledger);
 }
 
 // A rank's plan with what has room in so much memory.

@@ -42,35 +42,33 @@ uint64_t LeftOfBudget(uint64_t memory_budget);
 // (strategy::PipelineOf), which each step has of itself.
 plan::Plan PagedPlan(plan::Plan plan);
 
-// The same of a rank whose routed experts lie on a disk as far as they have no room
-// (weights/paged_weights.h): plan->num_page_buffers of them have. Precondition: plan::CanPage.
-// Error: too little memory for the least that is worked with; says how much that is.
-Result<MemoryPlan> PlanPagedMemoryOf(const device::DeviceBytes& device,
-                                     const model::ModelSpec& spec, const LoadOptions& options,
-                                     const runtime::Formats& formats, int num_threads,
-                                     memory::Ledger& ledger);
 // The same of another rank, for plans of ranks that were not started.
 Result<MemoryPlan> PlanMemoryOfRank(int rank, const device::DeviceBytes& device,
                                     const model::ModelSpec& spec, const LoadOptions& options,
                                     const runtime::Formats& formats, int num_threads,
                                     memory::Ledger& ledger);
 
-// How keys and values of a batch are to lie on a disk.
-struct SpillWish {
-  // Of what memory has left beside the least of everything: the part for keys and values that stay
-  // there. The rest is for experts.
-  double kv_share = 0;
-  uint64_t disk_bytes = 0;  // that there are
+// What a rank needs for steps of any number of sequences and tokens: what these have in common is
+// counted once, since whoever chooses them asks for hundreds.
+class RankNeeds {
+ public:
+  // Errors: a share that the model cannot be divided into; a model that the device cannot compute.
+  static Result<RankNeeds> Create(int rank, const device::DeviceBytes& device,
+                                  const model::ModelSpec& spec, const LoadOptions& options,
+                                  const runtime::Formats& formats, int num_threads);
+
+  MemoryNeeds With(int max_sequences, int max_step_tokens) const;
+
+ private:
+  RankNeeds() = default;
+
+  device::DeviceBytes device_ = {};
+  model::ModelSpec widest_ = {};  // without tensors
+  runtime::TransformerOptions parts_ = {};
+  plan::Plan plan_ = {};
+  int num_threads_ = 1;
+  bool draws_tokens_ = false;  // of all ranks, on the host
+  MemoryNeeds common_ = {};    // without what steps take
 };
-// As PlanPagedMemoryOf, where keys and values of as many sequences as are asked for lie on a disk
-// but for those: MemoryPlan::num_spilled_blocks. Where the plan says how (plan::SpilledKv), it is
-// done so in place of what is wished, with fewer experts or blocks in memory where there is no room
-// for as many. Precondition: LoadOptions::batch_work, one rank. Errors: too little memory for that
-// (names the least with which the step tokens can be computed, with keys and values on the disk or
-// not), or too little disk.
-Result<MemoryPlan> PlanSpilledMemoryOf(const device::DeviceBytes& device,
-                                       const model::ModelSpec& spec, const LoadOptions& options,
-                                       const runtime::Formats& formats, int num_threads,
-                                       const SpillWish& wish, memory::Ledger& ledger);
 
 }  // namespace convene::engine

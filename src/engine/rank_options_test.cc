@@ -77,45 +77,5 @@ TEST(PlanMemoryOf, CountsTheOtherDivisionOfTheExpertsInDecodeAndSaysWhatItTakes)
   }
 }
 
-TEST(PlanSpilledMemoryOf, KeepsWithinMemoryAndDiskWhateverStaysInMemory) {
-  const auto spec = checkpoint::OpenConfig(CONVENE_SOURCE_DIR "/models/demo");
-  ASSERT_TRUE(spec) << spec.error().message;
-  const runtime::Formats formats = runtime::DefaultFormats(kernels::WeightFormat::kInt8);
-  LoadOptions options{.context = 256, .max_step_tokens = 512, .max_sequences = 300};
-  options.batch_work = {.num_requests = 300, .prompt_tokens = 100, .gen_tokens = 50};
-  const int num_blocks = 300 * BlocksOfSequence(*options.batch_work);
-  const auto plan_in = [&](uint64_t budget_bytes, const SpillWish& wish) {
-    memory::Ledger ledger(memory::Tier{.budget_bytes = budget_bytes, .limited_by = "a test"});
-    return PlanSpilledMemoryOf(device::CpuBytes(), *spec, options, formats, /*num_threads=*/1, wish,
-                               ledger);
-  };
-  constexpr uint64_t kDisk = uint64_t{1} << 40;
-  uint64_t least = 0;
-  for (uint64_t budget = kMebibyte; budget < 400 * kMebibyte; budget += 5 * kMebibyte) {
-    int most_in_memory = -1;
-    for (const double share : {0.0, 0.5, 1.0}) {
-      const auto plan = plan_in(budget, {.kv_share = share, .disk_bytes = kDisk});
-      if (!plan) {
-        EXPECT_EQ(plan.error().kind, ErrorKind::kResourceExhausted);
-        EXPECT_EQ(least, 0u) << "more memory is never too little";
-        continue;
-      }
-      if (least == 0) least = budget;
-      EXPECT_LE(plan->needed_bytes(), budget);
-      EXPECT_EQ(plan->all_kv_blocks(), num_blocks);
-      EXPECT_GT(plan->num_spilled_blocks, 0);
-      EXPECT_GE(plan->spill_part_blocks, 4) << "those of a context";
-      EXPECT_GE(plan->spill_depth, 2);
-      EXPECT_GE(plan->num_kv_blocks, most_in_memory);
-      most_in_memory = plan->num_kv_blocks;
-    }
-  }
-  EXPECT_GT(least, 0u);
-  const auto refused = plan_in(least, {.disk_bytes = kMebibyte});
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("of the disk, which has 1.00 MiB"), std::string::npos)
-      << refused.error().message;
-}
-
 }  // namespace
 }  // namespace convene::engine

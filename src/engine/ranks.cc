@@ -1,9 +1,11 @@
 #include "engine/ranks.h"
 
 #include <memory>
+#include <string>
 #include <variant>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "comm/first_ranks.h"
 #include "engine/announce_load.h"
 #include "engine/ask_for_costs.h"
@@ -11,6 +13,15 @@
 #include "engine/loaded_model.h"
 
 namespace convene::engine {
+namespace {
+
+// What a rank has to say that rank 0 does not know of, while it loads and long after.
+LoadObserver ObserverOf(int rank) {
+  const auto tell = [rank](const std::string& line) { PrintNote("rank {}: {}\n", rank, line); };
+  return {.planned = {}, .progress = {}, .decided = tell, .disk_is_slow = tell};
+}
+
+}  // namespace
 
 Status FollowRankZero(comm::Group& group, const std::string& directory,
                       const StepCostsSource& step_costs, const TrialSource& trials,
@@ -38,7 +49,7 @@ Status FollowRankZero(comm::Group& group, const std::string& directory,
     load->options.step_costs = step_costs;
     load->options.local = local;
     const Result<std::unique_ptr<LoadedModel>> model = LoadedModel::Load(
-        directory.empty() ? load->directory : directory, load->options, /*observer=*/{});
+        directory.empty() ? load->directory : directory, load->options, ObserverOf(group.rank()));
     if (!model) {
       last = model.error();
       continue;

@@ -19,8 +19,9 @@ using TrialSource = std::function<void(comm::Group& group, const std::string& di
                                        const std::string& question)>;
 
 // On all ranks but rank 0: loads and follows until dismissed. An error has been told on rank 0 by
-// then. `directory`: where this rank has the model; empty: where rank 0 has it. `step_costs`: as in
-// LoadOptions, on all ranks or on none; so are `trials`. `local`: as LoadOptions'.
+// then; that this rank packs a checkpoint, and that its disk is slow, it says itself ("rank 2:
+// ..."). `directory`: where this rank has the model; empty: where rank 0 has it. `step_costs`: as
+// in LoadOptions, on all ranks or on none; so are `trials`. `local`: as LoadOptions'.
 Status FollowRankZero(comm::Group& group, const std::string& directory = "",
                       const StepCostsSource& step_costs = {}, const TrialSource& trials = {},
                       const std::optional<LocalRank>& local = {});

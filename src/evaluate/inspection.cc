@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/environment.h"
@@ -13,6 +15,7 @@
 #include "checkpoint/model_files.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/model_source.h"
+#include "engine/paged_memory.h"
 #include "engine/rank_options.h"
 #include "hardware/topology.h"
 #include "memory/ledger.h"
@@ -47,20 +50,22 @@ StoredWeights StoredOf(const weights::PackedDirectory& packed) {
           .size_bytes = packed.file.bytes().size()};
 }
 
-// A directory with weights is opened, and so checked; without, the configuration has to do.
-Status ReadModel(const std::string& path, Inspection& inspection) {
-  if (!HasWeights(path)) {
-    Result<ModelSpec> spec = checkpoint::OpenConfig(path);
-    if (!spec) return spec.error();
-    inspection.spec = *std::move(spec);
-    return {};
-  }
-  const Result<engine::ModelSource> source = engine::ModelSource::Open(path);
+// A directory with weights is opened, and so checked; without, the configuration has to do, and
+// there is no source. Both are read, as in a run.
+Result<std::optional<engine::ModelSource>> ReadModel(const std::string& path,
+                                                     Inspection& inspection) {
+  Result<ModelSpec> spec = checkpoint::OpenConfig(path);
+  if (!spec) return spec.error();
+  inspection.spec = *std::move(spec);
+  if (!HasWeights(path)) return std::optional<engine::ModelSource>();
+  Result<engine::ModelSource> source = engine::ModelSource::Open(path);
   if (!source) return source.error();
-  inspection.spec = source->spec();
+  // The weights have the last word.
+  const bool is_tied = source->spec().tied_embeddings;
+  if (is_tied != inspection.spec.tied_embeddings) inspection.spec = source->spec();
   inspection.stored =
       source->packed() != nullptr ? StoredOf(*source->packed()) : StoredOf(*source->checkpoint());
-  return {};
+  return std::optional(*std::move(source));
 }
 
 // What it needs where not all experts have room.
@@ -166,7 +171,10 @@ Result<Inspection> InspectModel(const std::string& path, std::optional<int> cont
                                 std::optional<uint64_t> memory_budget) {
   Inspection inspection;
   inspection.formats = formats;
-  if (Status read = ReadModel(path, inspection); !read) return read.error();
+  // Open until memory is planned, as in a run: what a program knows of ten thousands of tensors is
+  // a part of the budget.
+  const auto source = ReadModel(path, inspection);
+  if (!source) return source.error();
   if (Status planned = PlanMemory(context, memory_budget, inspection); !planned)
     return planned.error();
   return inspection;

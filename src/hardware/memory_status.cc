@@ -85,6 +85,10 @@ ResidentMemory ReadResidentMemory(const std::string& root) {
           .peak_bytes = bytes("VmHWM")};
 }
 
-void PeakMemory::Sample() { peak_bytes_ = std::max(peak_bytes_, ReadResidentMemory().own_bytes); }
+void PeakMemory::Sample() {
+  const ResidentMemory resident = ReadResidentMemory();
+  peak_bytes_ =
+      std::max({peak_bytes_, resident.peak_bytes, resident.own_bytes + resident.file_bytes});
+}
 
 }  // namespace convene::hardware

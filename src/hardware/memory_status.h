@@ -30,9 +30,10 @@ struct ResidentMemory {
 // Of this process; zeros if /proc is not there. About 20 us.
 ResidentMemory ReadResidentMemory(const std::string& root = "");
 
-// The highest ResidentMemory::own_bytes at any Sample(). The kernel keeps no such mark, but memory
-// of our own falls only where it is given back: sampled before each release of a large buffer, and
-// at the end, this is the true peak (and ResidentMemory::peak_bytes bounds it from above).
+// The most that this process has had in memory when it was last sampled, pages of mapped files
+// among it: weights that are computed with where they are mapped, and the program's own code and
+// libraries. So it is what a budget of memory is of. Where the kernel keeps no such mark (gVisor),
+// it is the most at any Sample().
 class PeakMemory {
  public:
   void Sample();

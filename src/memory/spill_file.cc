@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -146,6 +147,13 @@ bool SpillFile::IsInMemory(const std::string& directory) {
          (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
 }
 
+bool SpillFile::ShareDisk(const std::string& one, const std::string& other) {
+  struct stat of_one = {};
+  struct stat of_other = {};
+  return stat(PlaceOf(one).c_str(), &of_one) == 0 && stat(PlaceOf(other).c_str(), &of_other) == 0 &&
+         of_one.st_dev == of_other.st_dev;
+}
+
 Result<std::unique_ptr<SpillFile>> SpillFile::Create(const std::string& directory,
                                                      uint64_t size_bytes, Options options) {
   CHECK(size_bytes > 0 && options.request_bytes % kDirectBlockBytes == 0);
@@ -197,20 +205,23 @@ void SpillFile::TryDirect() {
   fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) & ~O_DIRECT);
 }
 
-// A full disk is better noticed now than after hours. Not every file system can reserve.
+// A full disk is better noticed now than after hours. Not every file system can reserve. What is
+// free is asked before: trying takes all there is, from others too, and then nothing is left.
 Status SpillFile::Reserve() {
   const auto size = static_cast<off_t>(size_bytes_);
   TryDirect();
-  if (fallocate(descriptor_, 0, 0, size) == 0) return {};
-  const int reason = errno;
-  if ((reason == EOPNOTSUPP || reason == ENOSYS) && FreeBytes(directory_) >= size_bytes_ &&
-      ftruncate(descriptor_, size) == 0) {
-    return {};
+  const uint64_t free_bytes = FreeBytes(directory_);
+  int reason = ENOSPC;
+  if (free_bytes == 0 || size_bytes_ <= free_bytes) {  // 0: nobody can say
+    if (fallocate(descriptor_, 0, 0, size) == 0) return {};
+    reason = errno;
+    if ((reason == EOPNOTSUPP || reason == ENOSYS) && ftruncate(descriptor_, size) == 0) return {};
   }
   return ResourceExhausted(fmt::format(
       "cannot reserve {} for a spill file in {}, whose disk has {} left: {}; give another "
-      "--spill-dir, or --spill-dir none to keep all in memory",
-      FormatBytes(size_bytes_), directory_, FormatBytes(FreeBytes(directory_)),
+      "--spill-dir, let fewer run together (--max-batch), or --spill-dir none, which keeps all in "
+      "memory",
+      FormatBytes(size_bytes_), directory_, FormatBytes(free_bytes),
       std::generic_category().message(reason)));
 }
 

@@ -49,6 +49,9 @@ class SpillFile {
   // Whether a directory, or where it would be made, lies in memory itself (tmpfs).
   static bool IsInMemory(const std::string& directory);
 
+  // Whether what is written to one directory, or where it would be made, takes room of the other.
+  static bool ShareDisk(const std::string& one, const std::string& other);
+
   ~SpillFile();
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;

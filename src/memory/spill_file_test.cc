@@ -124,8 +124,12 @@ TEST_F(SpillFileTest, ADiskThatIsTooSmallIsSaidBeforehand) {
   const auto file = SpillFile::Create(directory_, too_much / kBlock * kBlock, {});
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().kind, ErrorKind::kResourceExhausted);
+  // What there is, and not what trying left of it, which took nothing from others meanwhile.
+  EXPECT_EQ(file.error().message.find("has 0 B left"), std::string::npos) << file.error().message;
   EXPECT_NE(file.error().message.find("--spill-dir"), std::string::npos) << file.error().message;
   EXPECT_GT(SpillFile::FreeBytes(directory_ + "/not/there"), 0u);
+  EXPECT_TRUE(SpillFile::ShareDisk(directory_, directory_ + "/not/there"));
+  EXPECT_FALSE(SpillFile::ShareDisk(directory_, "/proc"));
   if (std::filesystem::is_directory("/dev/shm")) {
     EXPECT_TRUE(SpillFile::IsInMemory("/dev/shm/not/there"));
   }

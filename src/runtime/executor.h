@@ -95,6 +95,8 @@ class Executor {
   // each lane ends first and what was done is discarded (LaneWork::Discard), as by the destructor;
   // program and work live until then. An error is that of the next Run.
   void Prefetch(const RankProgram& next, LaneWork& work);
+  // As if another program came: when it returns, no lane runs until the next Prefetch or Run.
+  void DiscardPrefetched();
 
   // Returns when all tasks are done. `beside`: whether there is anything to compute beside an
   // exchange; otherwise the thread that would see to it only disturbs. Error: that of the first
@@ -129,7 +131,6 @@ class Executor {
   // Starts those that are done ahead, or the others; each runs its tasks as far as it can.
   void StartLanes(bool ahead);
   void RunLane(const RankProgram::ThreadLane& lane, hardware::ThreadPool* pool);
-  void DiscardPrefetched();
   void Fail(schedule::TaskId id, const Error& error);
   void FailWith(const Error& error);
   // Nothing is begun after it.

@@ -175,6 +175,29 @@ TEST(ExecutorPrefetch, WhatFailedAheadOfAnotherProgramIsForgotten) {
   EXPECT_THAT(work.discarded, IsEmpty());
 }
 
+TEST(ExecutorPrefetch, WhatWasDiscardedIsOverAndTheNextStepBeginsAnew) {
+  const Schedule schedule = Pages();
+  const RankProgram program(schedule, 0);
+  CountingWork work(schedule);
+  Executor executor(/*background=*/true, {{0}});
+  executor.DiscardPrefetched();  // nothing
+  for (int round = 0; round < 20; ++round) {
+    const int before = work.num_ended;
+    executor.Prefetch(program, work);
+    if (round % 2 == 0) WaitUntilPrefetched(work.num_ended, before + 1);
+    executor.DiscardPrefetched();
+    const int ended = work.num_ended;
+    EXPECT_EQ(std::ssize(work.begun()), ended) << "something is under way";
+    EXPECT_EQ(std::ssize(work.discarded), ended);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(work.num_ended, ended);
+  }
+  const int before = work.num_ended;
+  ASSERT_TRUE(executor.Run(program, work).ok());
+  EXPECT_EQ(work.num_ended, before + 6);
+  ExpectInOrder(schedule, executor.timeline(), 0);
+}
+
 TEST(ExecutorPrefetch, TheExecutorMayEndMeanwhile) {
   const Schedule schedule = Pages();
   const RankProgram program(schedule, 0);

@@ -430,6 +430,8 @@ Status Transformer::Encode(std::span<const EncoderInput> inputs, const StatesSin
   return state_->Encode(inputs, with_states, &sink);
 }
 
+void Transformer::StopReadingAhead() { state_->executor.DiscardPrefetched(); }
+
 std::optional<TaskAt> Transformer::FindNotFinite(std::span<const SequenceStep> step) {
   CHECK(state_->options.parallel.roles.num_ranks() == 1, "other ranks would wait");
   if (state_->options.expert_capacity > 0) return std::nullopt;

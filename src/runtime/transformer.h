@@ -118,6 +118,10 @@ class Transformer {
   // keeps what the decoder needs of them in their blocks. `sink` may be empty. Error: as Forward.
   Status Encode(std::span<const device::EncoderInput> inputs, const StatesSink& sink);
 
+  // Experts that are being read for the next step are not waited for: from here on until the next
+  // step nobody else changes the weights.
+  void StopReadingAhead();
+
   // Runs a step that Forward has run again, which changes nothing, and tells the first task after
   // which rows are NaN or infinite; nothing if none is, or experts have a capacity, whose counts
   // would change. On one rank only (CHECK).

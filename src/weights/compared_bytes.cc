@@ -98,7 +98,7 @@ std::vector<NamedDigest> ComparedBytes::Finish(hardware::ThreadPool& pool) {
 void ComparedBytes::Digest(std::span<const PackSource> sources, hardware::ThreadPool& pool) {
   std::vector<std::span<const std::byte>> blocks;
   for (const PackSource& source : sources) blocks.push_back(source.bytes);
-  const std::vector<uint64_t> digests = DigestEach(blocks, pool);
+  const std::vector<uint64_t> digests = DigestEach(blocks, /*drop_pages=*/true, pool);
   for (size_t i = 0; i < sources.size(); ++i) digests_.push_back({NameOf(sources[i]), digests[i]});
 }
 

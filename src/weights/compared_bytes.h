@@ -1,6 +1,6 @@
 // The bytes of a checkpoint that several ranks read: everything but the routed experts, each of
-// which (or each slice of which) one rank has. Their digests are made while a rank packs them,
-// since they are in memory then. What they are compared with is the caller's matter.
+// which (or each slice of which) one rank has. Their digests are made when a rank has packed them,
+// since the page cache has them then. What they are compared with is the caller's matter.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class ComparedBytes {
   ComparedBytes(const checkpoint::Checkpoint& checkpoint, const Share& share,
                 std::span<const PackJob> jobs);
 
-  // What some of the jobs read, each range of bytes once; before its pages are dropped.
+  // What some of the jobs have read, each range of bytes once; its pages are dropped behind it.
   void Add(std::span<const PackJob> batch, hardware::ThreadPool& pool);
 
   // After the last: with the norms and biases, which no job packs. Names are those of stored

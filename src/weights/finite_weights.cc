@@ -71,7 +71,7 @@ Error ErrorOf(const JobMatrix& from, int row, int col, float value) {
 Status CheckVectors(const checkpoint::Checkpoint& checkpoint) {
   for (const model::TensorBinding& binding : checkpoint.spec().tensors) {
     if (binding.cols != 1 && binding.role != TensorRole::kRelativeBias) continue;
-    const std::vector<float> values = ToFloats(StoredMatrixOf(checkpoint, binding));
+    const std::vector<float> values = ReadVector(checkpoint, binding);
     const int64_t at = FirstIn(values, MayMask(binding.role));
     if (at < 0) continue;
     return DataLoss(

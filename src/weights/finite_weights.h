@@ -25,7 +25,8 @@ Status CheckVectors(ModelWeights& weights);
 Error NotFiniteError(const PackJob& job);
 
 // The packed matrix that is not finite, as "layers.3.router (row 5)"; of integers the scales are
-// looked at. Reads all weights, once they are suspected.
+// looked at. Reads all weights, once they are suspected; nobody may change them meanwhile, as a
+// paged store does that reads ahead.
 std::optional<std::string> FindNotFinite(const ModelWeights& weights);
 
 }  // namespace convene::weights

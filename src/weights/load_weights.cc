@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/mapped_file.h"
 #include "weights/compared_bytes.h"
 #include "weights/finite_weights.h"
 #include "weights/layer_jobs.h"
@@ -18,7 +19,7 @@ namespace {
 using kernels::PackedMatrix;
 
 // Sources of so many bytes are packed together: enough work for all threads, and little enough that
-// the next batch can be read from disk meanwhile and the last one dropped.
+// the next batch can be read from the disk meanwhile.
 constexpr uint64_t kPackedBatchBytes = uint64_t{128} << 20;
 
 // Jobs in the order of the files, cut into batches.
@@ -39,6 +40,12 @@ std::vector<std::span<PackJob>> Batches(std::vector<PackJob>& jobs) {
   return batches;
 }
 
+std::vector<const PackJob*> PointersTo(std::span<const PackJob> jobs) {
+  std::vector<const PackJob*> pointers;
+  for (const PackJob& job : jobs) pointers.push_back(&job);
+  return pointers;
+}
+
 struct EditedCopies {
   memory::Reservation reservation;
   std::vector<std::vector<float>> copies;
@@ -56,6 +63,7 @@ Result<EditedCopies> EditBatch(std::span<const PackJob> batch, const MatrixEdit&
       matrices.push_back(matrix);
       size_bytes += sizeof(float) * matrix.matrix->rows * matrix.matrix->cols;
     }
+    size_bytes += job.source_bytes();  // until they are copied
   }
   Result<memory::Reservation> reservation = ledger.Reserve(memory::Use::kStaging, size_bytes);
   if (!reservation) return reservation.error();
@@ -63,6 +71,7 @@ Result<EditedCopies> EditBatch(std::span<const PackJob> batch, const MatrixEdit&
   pool.ParallelFor(std::ssize(matrices), [&](int64_t index, int) {
     const auto& [matrix, binding] = matrices[index];
     copies[index] = ToFloats(*matrix);
+    checkpoint::DontNeed(StoredBytes(*matrix, {0, matrix->rows}, {0, matrix->cols}));
     edit(binding->role, matrix->cols, copies[index]);
     *matrix = {.dtype = tensor::DType::kF32,
                .data = reinterpret_cast<const std::byte*>(copies[index].data()),
@@ -153,6 +162,8 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
   for (const PackJob& job : jobs.jobs()) total_bytes += job.source_bytes();
   uint64_t done_bytes = 0;
   const std::vector<std::span<PackJob>> batches = Batches(jobs.jobs());
+  Result<BatchPacker> packer = BatchPacker::Create(PointersTo(jobs.jobs()), pool, ledger);
+  if (!packer) return packer.error();
   std::optional<ComparedBytes> comparison;
   if (compared != nullptr) comparison.emplace(checkpoint, share, jobs.jobs());
   for (size_t i = 0; i < batches.size(); ++i) {
@@ -163,14 +174,9 @@ Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
     }
     const Result<EditedCopies> edited = EditBatch(batches[i], edit, pool, ledger);
     if (!edited) return edited.error();
-    std::vector<const PackJob*> batch;
-    for (const PackJob& job : batches[i]) batch.push_back(&job);
-    if (const Status packed = PackBatch(batch, pool); !packed) return packed.error();
+    if (const Status packed = packer->Pack(PointersTo(batches[i])); !packed) return packed.error();
     if (comparison) comparison->Add(batches[i], pool);
-    for (const PackJob& job : batches[i]) {
-      DropSources(job);
-      done_bytes += job.source_bytes();
-    }
+    for (const PackJob& job : batches[i]) done_bytes += job.source_bytes();
     if (progress) progress(done_bytes, total_bytes);
   }
   if (comparison) *compared = comparison->Finish(pool);

@@ -28,12 +28,13 @@ uint64_t DecodeBytes(const model::ModelSpec& spec, const WeightFormats& formats,
                      const Share& share = {});
 
 // Reads what `share` is of the checkpoint, no other rows of its matrices. Packs with all threads of
-// `pool`; source pages are dropped behind the packing, so that the peak stays near PackedSizeBytes.
-// `edit`, where given, sees every matrix first, whole ones. `compared`, where given, gets the
-// digests of what other ranks read, too (compared_bytes.h). Of experts that change their division
-// those of prefill are loaded, and the biases of both. The weights are reserved in `ledger`,
-// and the copies that are edited meanwhile. Errors: those of LocalSpec; memory that cannot be had;
-// weights that are NaN or infinite (names the tensor); files that were written to meanwhile.
+// `pool`; source pages are dropped behind the packing, so that little more than PackedSizeBytes is
+// in memory at any time (pack_batch.h). `edit`, where given, sees every matrix first, whole ones.
+// `compared`, where given, gets the digests of what other ranks read, too (compared_bytes.h). Of
+// experts that change their division those of prefill are loaded, and the biases of both. The
+// weights are reserved in `ledger`, and meanwhile what is mapped of the files and the copies that
+// are edited. Errors: those of LocalSpec; memory that cannot be had; weights that are NaN or
+// infinite (names the tensor); files that were written to meanwhile.
 Result<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint,
                                  const WeightFormats& formats, const Share& share,
                                  hardware::NumaPolicy numa, hardware::ThreadPool& pool,

@@ -77,7 +77,9 @@ TEST(MatrixEdit, ReservesItsCopiesWhileItHasThem) {
                     staging_bytes = roomy.reserved()[memory::Use::kStaging];
                   });
   ASSERT_TRUE(edited.ok());
-  EXPECT_EQ(staging_bytes, copied_bytes) << "all of a fixture is one batch";
+  EXPECT_GE(staging_bytes, copied_bytes) << "all of a fixture is one batch";
+  // Beside the copies what they are made of, and what packing has mapped at a time.
+  EXPECT_LE(staging_bytes, copied_bytes + 2 * checkpoint.size_bytes());
   EXPECT_EQ(roomy.reserved()[memory::Use::kStaging], 0u);
   EXPECT_EQ(roomy.reserved()[memory::Use::kWeights], size_bytes);
 }

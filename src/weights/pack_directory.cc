@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 constexpr const char* kPartName = "convene.part";
 
 // So much is packed at a time, or a page where that is larger: work for all threads, and little
-// beside the weights. Sources take up to four times as much meanwhile.
+// beside the weights.
 constexpr uint64_t kMostBatchBytes = uint64_t{64} << 20;
 constexpr uint64_t kFewestBatchBytes = uint64_t{4} << 20;
 constexpr uint64_t kShareOfMemory = 16;
@@ -68,7 +68,7 @@ std::string SourceOfPages(const checkpoint::Checkpoint& checkpoint) {
         ReadFile((fs::path(checkpoint.directory()) / name).string(), kMostBytes);
     configuration += fmt::format("{} {}\n", name, text ? *text : "");
   }
-  return fmt::format("{} {:016x}", checkpoint.FileIdentities(),
+  return fmt::format("{} {:016x}", checkpoint.FileStates(),
                      DigestOf(std::as_bytes(std::span(configuration))));
 }
 
@@ -263,16 +263,18 @@ class DirectoryPacker {
       error.message += "; free memory, or choose a smaller format";
       return error;
     }
+    Result<BatchPacker> packer = BatchPacker::Create(of_matrix_, pool_, ledger_);
+    if (!packer) return packer.error();
     for (size_t i = 0, begin = digests_.size(); i < ends.size(); begin = ends[i++]) {
       if (i + 1 < ends.size()) ReadAhead(ends[i], ends[i + 1]);
-      if (Status packed = PackOne(begin, ends[i], staging->data()); !packed) return packed;
+      if (Status packed = PackOne(begin, ends[i], staging->data(), *packer); !packed) return packed;
       done_bytes += BytesOf(begin, ends[i]);
       if (progress_) progress_(done_bytes, total_bytes);
     }
     return {};
   }
 
-  Status PackOne(size_t begin, size_t end, std::byte* staging) {
+  Status PackOne(size_t begin, size_t end, std::byte* staging, BatchPacker& packer) {
     std::vector<const PackJob*> batch;
     std::vector<std::span<const std::byte>> contents;
     std::byte* next = staging;
@@ -283,7 +285,7 @@ class DirectoryPacker {
       next += job->target->size_bytes();
       batch.push_back(job);
     }
-    const Status packed = PackBatch(batch, pool_);
+    const Status packed = packer.Pack(batch);
     for (const PackJob* job : batch) {
       EvictSources(*job);
       const_cast<kernels::PackedMatrix*>(job->target)->data = nullptr;

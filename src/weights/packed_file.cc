@@ -84,7 +84,7 @@ Result<PackedFile> PackedFile::Open(ModelWeights& weights, const Share& parts,
 
 Status PackedFile::WriteMatrices(size_t first, std::span<const std::span<const std::byte>> contents,
                                  hardware::ThreadPool& pool, std::vector<uint64_t>* digests) {
-  const std::vector<uint64_t> of_these = DigestEach(contents, pool);
+  const std::vector<uint64_t> of_these = DigestEach(contents, /*drop_pages=*/false, pool);
   digests->insert(digests->end(), of_these.begin(), of_these.end());
   const std::vector<std::byte> zeros(memory::kDirectBlockBytes);
   for (size_t i = 0; i < contents.size(); ++i) {
@@ -105,7 +105,7 @@ Status PackedFile::Finish(ModelWeights& weights, const Share& parts, std::vector
   for (const NamedVector& named : Vectors(weights, parts)) {
     contents.push_back(std::as_bytes(std::span(*named.values)));
   }
-  const std::vector<uint64_t> of_vectors = DigestEach(contents, pool);
+  const std::vector<uint64_t> of_vectors = DigestEach(contents, /*drop_pages=*/false, pool);
   digests.insert(digests.end(), of_vectors.begin(), of_vectors.end());
   contents.push_back(std::as_bytes(std::span(digests)));
   uint64_t offset = offsets_.back();

@@ -87,6 +87,8 @@ Result<std::unique_ptr<PagedWeights>> PagedWeights::Load(PackedDirectory directo
   Result<memory::Reservation> storage =
       ledger.Allocate(memory::Use::kWeights, sizes.bytes_with(options.num_buffers));
   if (!storage) return storage.error();
+  const Result<int> placed = hardware::PlaceMemory(storage->bytes(), options.cpus, options.numa);
+  if (!placed) return placed.error();
   auto file = FilePages::Open(directory.file.path(), options.reader);
   if (!file) return file.error();
   const Status read = ReadResident(**file, index.resident, storage->data(), progress);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hardware/numa.h"
 #include "memory/copy_lane.h"
 #include "memory/ledger.h"
 #include "memory/page_reader.h"
@@ -41,6 +42,10 @@ struct PagedOptions {
   // all of them cut their layers (strategy/paging.h). 0: num_buffers.
   int least_buffers = 0;
   memory::PageReader::Options reader = {};  // of a disk
+  // Of what lies in the host's memory: on which nodes, for threads on these CPUs. None: where it is
+  // first written.
+  hardware::NumaPolicy numa = hardware::NumaPolicy::kAuto;
+  std::vector<int> cpus = {};
 };
 
 struct PageStatistics : PageReads {
@@ -53,7 +58,8 @@ class PagedWeights final : public WeightStore, public Lender {
   // Reads what stays in memory, compares it with its checksums, and reserves its memory and the
   // buffers in `ledger`. `weights` gets the rank's share; the store keeps a reference to it, and
   // its memory is there as long as they are. Errors: as CheckParts; the file was cut, changed or is
-  // damaged, its disk fails; memory that cannot be had; norms and biases that are NaN or infinite.
+  // damaged, its disk fails; memory that cannot be had, or not on the nodes that are asked for;
+  // norms and biases that are NaN or infinite.
   static Result<std::unique_ptr<PagedWeights>> Load(PackedDirectory directory,
                                                     const PagedOptions& options,
                                                     memory::Ledger& ledger,

@@ -154,7 +154,7 @@ std::vector<Run> RunsTo(std::byte* copy, const Places& places, const ModelWeight
   return runs;
 }
 
-// Reads runs of a mapped file to where their copies lie.
+// Reads runs of a mapped file to where their copies lie, and lets go of what is mapped of them.
 Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader& reader,
                 std::span<const Run> runs, hardware::ThreadPool& pool, memory::Ledger& ledger,
                 const LoadProgress& progress) {
@@ -174,6 +174,8 @@ Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader
     const auto offset = static_cast<uint64_t>(request.data() - file.bytes().data());
     const std::span<std::byte> place(targets[index], request.size());
     const bool is_cached = checkpoint::CachedBytes(request) >= request.size() / 2;
+    // What is mapped of it would be in memory beside its copy; the page cache keeps it.
+    checkpoint::DontNeed(request);
     if (is_cached || !staging) return reader.ReadAt(offset, place);
     return reader.ReadPastCache(
         offset, place,
@@ -324,7 +326,6 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
       "the system does not map this file in huge pages, and a copy of them in huge pages cannot be "
       "had: " +
       copied.error().message;
-  // Nothing of the file is in memory but samples.
   for (const Bytes& run : runs) checkpoint::WillNeed(run);
   return placed(std::move(mapped));
 }

@@ -113,6 +113,29 @@ TEST_F(PlacePackedTest, ACopyHasTheSameBitsAndLetsGoOfTheFile) {
   }
 }
 
+TEST_F(PlacePackedTest, ACopyIsNotInMemoryBesideTheMappedFile) {
+  Write(kDemo, kernels::WeightFormat::kF32);
+  ModelWeights weights = Map();
+  weights.storage = {};
+  const uint64_t size_bytes = weights.bytes.size();
+  ASSERT_GT(size_bytes, uint64_t{20} << 20);
+  const uint64_t before = hardware::ReadResidentMemory().file_bytes;
+  for (const std::span<const std::byte> run : MappedRuns(weights)) {
+    ASSERT_TRUE(weights.mapped->Populate(run));
+  }
+  if (hardware::ReadResidentMemory().file_bytes < before + size_bytes / 2) {
+    GTEST_SKIP() << "pages of mapped files are not told from others here";
+  }
+  uint64_t most_bytes = 0;
+  const Status copied =
+      CopyToMemory(weights, NumaPolicy::kAuto, pool_, ledger_, [&](uint64_t, uint64_t) {
+        most_bytes = std::max(most_bytes, hardware::ReadResidentMemory().file_bytes);
+      });
+  ASSERT_TRUE(copied) << copied.error().message;
+  EXPECT_GT(most_bytes, 0u);
+  EXPECT_LT(most_bytes, before + size_bytes / 4);
+}
+
 TEST_F(PlacePackedTest, AFileThatIsCutReplacedOrWrittenToIsAnErrorAndNoCrash) {
   struct Damage {
     std::function<void(const std::string& path)> make;

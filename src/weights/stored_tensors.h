@@ -43,7 +43,7 @@ class StoredTensors {
   std::vector<float> Vector(model::TensorRole role, int layer = -1, int expert = -1) const {
     const model::TensorBinding* binding = Find(role, layer, expert);
     if (binding == nullptr) return {};
-    return ToFloats(Matrix(*binding));
+    return ReadVector(checkpoint_, *binding);
   }
 
   checkpoint::TensorView View(const model::TensorBinding& binding) const {

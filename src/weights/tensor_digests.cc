@@ -14,7 +14,7 @@ constexpr uint64_t kDigestBatchBytes = uint64_t{128} << 20;
 }  // namespace
 
 std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blocks,
-                                 hardware::ThreadPool& pool) {
+                                 bool drop_pages, hardware::ThreadPool& pool) {
   std::vector<std::span<const std::byte>> pieces;
   std::vector<size_t> first_piece = {0};
   for (std::span<const std::byte> block : blocks) {
@@ -26,8 +26,10 @@ std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blo
     first_piece.push_back(pieces.size());
   }
   std::vector<uint64_t> of_pieces(pieces.size());
-  pool.ParallelFor(std::ssize(pieces),
-                   [&](int64_t index, int) { of_pieces[index] = DigestOf(pieces[index]); });
+  pool.ParallelFor(std::ssize(pieces), [&](int64_t index, int) {
+    of_pieces[index] = DigestOf(pieces[index]);
+    if (drop_pages) checkpoint::DontNeed(pieces[index]);
+  });
   std::vector<uint64_t> digests;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto own =
@@ -75,11 +77,10 @@ std::vector<NamedDigest> DigestTensors(std::span<const NamedBytes> tensors, bool
     }
     std::vector<std::span<const std::byte>> blocks;
     for (const NamedBytes& tensor : batches[i]) blocks.push_back(tensor.bytes);
-    const std::vector<uint64_t> of_batch = DigestEach(blocks, pool);
+    const std::vector<uint64_t> of_batch = DigestEach(blocks, drop_pages, pool);
     for (size_t j = 0; j < blocks.size(); ++j) {
       digests.push_back({batches[i][j].name, of_batch[j]});
       done_bytes += blocks[j].size();
-      if (drop_pages) checkpoint::DontNeed(blocks[j]);
     }
     if (progress) progress(done_bytes, total_bytes);
   }

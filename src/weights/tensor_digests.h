@@ -18,9 +18,10 @@ namespace convene::weights {
 using LoadProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
 // Of each block its digest: of a long one the digest of its pieces' digests, so that threads share
-// it. Digests of packed directories are made like this, so pieces keep their size.
+// it. Digests of packed directories are made like this, so pieces keep their size. `drop_pages`: of
+// mapped files this process lets go of each piece once it was read.
 std::vector<uint64_t> DigestEach(std::span<const std::span<const std::byte>> blocks,
-                                 hardware::ThreadPool& pool);
+                                 bool drop_pages, hardware::ThreadPool& pool);
 
 // Of one block, on the calling thread, while it arrives from its beginning to its end.
 class BlockDigest {

@@ -86,7 +86,7 @@ grep -qF "but for what was given beside it (--chunk)" "$work/err" || fail "--chu
 for text in A B C D E; do
   printf '{"custom_id":"%s","method":"POST","url":"/v1/completions","body":{"model":"m","prompt":"%s","max_tokens":4}}\n' "$text" "$text"
 done >"$work/five.jsonl"
-for line in "3 --plan $work/steps.json" "2 --plan $work/steps.json --max-batch 2" "32"; do
+for line in "3 --plan $work/steps.json" "2 --plan $work/steps.json --max-batch 2" "5"; do
   read -r together more <<<"$line"
   rm -f "$work/five.out"
   # shellcheck disable=SC2086
