@@ -129,7 +129,7 @@ void PlanSearch::Price(Candidate& candidate) {
   Result<FittedPlan> fitted = Fit(candidate, question_.workload);
   if (!fitted) return Reject(candidate, fitted.error().message);
   candidate.plan = std::move(fitted->plan);
-  candidate.figures = std::move(fitted->figures);
+  candidate.figures = fitted->figures;
   if (!question_.memory_of) return;
   candidate.memory = fitted->memory;
   if (candidate.memory_limit == 0) return;

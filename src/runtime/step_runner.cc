@@ -14,7 +14,6 @@ namespace convene::runtime {
 
 using device::EncoderInput;
 using device::SequenceStep;
-using schedule::Task;
 
 Result<std::unique_ptr<StepRunner>> StepRunner::Create(weights::WeightStore& weights,
                                                        device::Device& device,
