@@ -84,10 +84,11 @@ Result<ChosenFormats> ChooseOffload(const FormatQuestion& question, const LoadOp
 }
 
 // Whether how many sequences of a batch run together is open. Ranks are planned together
-// (cli/plan_by_default.h), and a GPU's batch is priced with what goes to and from its host.
-bool ChoosesBatch(const LoadOptions& options) {
+// (cli/plan_by_default.h), a GPU's batch is priced with what goes to and from its host, and prices
+// know no encoder.
+bool ChoosesBatch(const model::ModelSpec& spec, const LoadOptions& options) {
   return options.batch_work && options.batch_work->chooses_sequences && options.batch_work->plans &&
-         !options.gpu;
+         !options.gpu && !spec.has_encoder();
 }
 
 Result<ChosenFormats> PlanOwn(const FormatQuestion& question, const LoadOptions& options,
@@ -121,7 +122,7 @@ Result<ChosenFormats> PlanOwn(const FormatQuestion& question, const LoadOptions&
       return PlanMemoryOf(*device, spec, options, formats, question.num_threads, question.ledger);
     });
   }
-  if (all && ChoosesBatch(options)) {
+  if (all && ChoosesBatch(spec, options)) {
     Result<MemoryPlan> memory =
         PlanWholeOrPages(pages_question(all->formats), has_pages && has_experts);
     if (memory) all->memory = *std::move(memory);
