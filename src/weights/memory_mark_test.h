@@ -19,9 +19,13 @@ class MemoryMark {
     before_bytes_ = now.own_bytes + now.file_bytes;
     constexpr uint64_t kNoise = uint64_t{4} << 20;
     is_set_ = now.peak_bytes > 0 && now.peak_bytes < before_bytes_ + kNoise;
+#ifdef CONVENE_SANITIZED  // a sanitizer has its own beside what is allocated, and keeps what is
+                          // freed
+    is_set_ = false;
+#endif
   }
 
-  // False: the kernel keeps no mark, or does not let it fall.
+  // False: the kernel keeps no mark or does not let it fall, or a sanitizer's memory is in it.
   bool is_set() const { return is_set_; }
   // Since then, at most.
   uint64_t added_bytes() const {
