@@ -34,11 +34,13 @@ using Shard = std::vector<SyntheticTensor>;
 std::vector<Shard> PlanShards(const model::ModelSpec& spec, const SynthesisOptions& options) {
   std::vector<Shard> shards(1);
   std::unordered_set<std::string_view> seen;
+  const RouterPreference preference = {options.router_shares};
   uint64_t shard_bytes = 0;
   for (const model::TensorBinding& binding : spec.tensors) {
     // Several bindings may be parts of one tensor (dbrx); their scales are the same.
     if (!seen.insert(binding.name).second) continue;
-    for (SyntheticTensor& tensor : SyntheticTensors(spec, binding, options.embedding_std)) {
+    for (SyntheticTensor& tensor :
+         SyntheticTensors(spec, binding, options.embedding_std, preference)) {
       if (!shards.back().empty() &&
           shard_bytes + tensor.stored.size_bytes > options.max_shard_bytes) {
         shards.emplace_back();
@@ -155,6 +157,7 @@ class ShardWriter {
     } else {
       std::fill(elements.begin(), elements.end(), tensor::Bf16FromFloat(fill.constant));
     }
+    FillFirstOfRows(fill, part.first, elements);
     const std::span<const std::byte> bytes = Encode(*part.tensor, elements, buffers.bytes);
     if (Status written = file.WriteAt(part.file_offset, bytes); !written) return written;
     done_bytes_ += bytes.size();
@@ -178,6 +181,22 @@ Status WriteIndex(const std::string& path, const std::vector<Shard>& shards, uin
   return WriteWholeFile(path, index.dump(2) + "\n");
 }
 
+Status CheckShares(const std::vector<std::vector<double>>& shares, const model::ModelSpec& spec) {
+  if (shares.empty()) return {};
+  if (std::ssize(shares) != spec.num_layers()) {
+    return Error{fmt::format("the routers' counts are of {} layers, the model has {}",
+                             shares.size(), spec.num_layers())};
+  }
+  for (size_t layer = 0; layer < shares.size(); ++layer) {
+    const auto& moe = spec.layers[layer].moe;
+    const size_t experts = moe ? static_cast<size_t>(moe->num_experts) : 0;
+    if (shares[layer].size() == experts) continue;
+    return Error{fmt::format("the routers' counts of layer {} are of {} experts, the model has {}",
+                             layer, shares[layer].size(), experts)};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::string& directory,
@@ -188,6 +207,7 @@ Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::s
   if (options.num_layers > 0) model::SetNumLayers(config->json, options.num_layers);
   const Result<model::ModelSpec> spec = model::ModelSpecFromConfig(config->json);
   if (!spec) return spec.error().At(config->path);
+  if (Status shares = CheckShares(options.router_shares, *spec); !shares) return shares.error();
   config->json[config->json.contains("dtype") ? "dtype" : "torch_dtype"] = "bfloat16";
 
   const std::vector<Shard> shards = PlanShards(*spec, options);

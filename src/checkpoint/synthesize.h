@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -22,6 +23,9 @@ struct SynthesisOptions {
   // embedding is far larger, hidden states stay as different as the tokens, and routing is close to
   // uniform.
   float embedding_std = 1024.0f;
+  // By layer of the decoder and expert, the share of the tokens that are to choose it, about; of a
+  // layer without experts nothing. Empty: experts are alike.
+  std::vector<std::vector<double>> router_shares = {};
 };
 
 struct SynthesisSummary {
@@ -36,9 +40,10 @@ using SynthesisProgress = std::function<void(uint64_t done_bytes, uint64_t total
 // Writes weights under the family's own tensor names, in bf16 or where the configuration says so
 // FP8 or MXFP4, in shards with an index, and last the config.json of `config_path` (a file or a
 // model directory) with its number of layers replaced: a directory without config.json is not
-// complete. The bytes depend on the configuration, the seed and the embedding's scale alone. Memory
-// use is constant. `directory` must not exist or be empty. Errors: a configuration that cannot be
-// used, a disk without the room (checked first) or that fails; what was written is then removed.
+// complete. The bytes depend on the configuration, the seed, the embedding's scale and the routers'
+// shares alone. Memory use is constant. `directory` must not exist or be empty. Errors: a
+// configuration that cannot be used, shares of other layers or experts, a disk without the room
+// (checked first) or that fails; what was written is then removed.
 Result<SynthesisSummary> Synthesize(const std::string& config_path, const std::string& directory,
                                     const SynthesisOptions& options,
                                     const SynthesisProgress& progress);

@@ -9,9 +9,12 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/read_file.h"
 #include "checkpoint/checkpoint.h"
@@ -99,6 +102,61 @@ TEST_F(SynthesizeTest, ScalesMatricesByTheirInputAndLeavesNormsAtOne) {
                             : view.cols == 1                       ? 1
                                                                    : 1 / std::sqrt(view.cols);
     EXPECT_NEAR(size / expected, 1, 0.1) << binding.name;
+  }
+}
+
+// What a router that meets embeddings of this checkpoint chooses, by counting.
+TEST_F(SynthesizeTest, RoutersChooseExpertsAsOftenAsIsAsked) {
+  const std::vector<double> wanted = {0.9, 0.05, 0.2, 0.2, 0.3, 0.05, 0.2, 0.1};  // two of a token
+  const std::vector<double> even(8, 0.25);
+  ASSERT_TRUE(Synthesize(Config(kMixtral), Path("model"),
+                         {.router_shares = {wanted, even, wanted, even}}, {}));
+  const auto checkpoint = Checkpoint::Open(Path("model"));
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  const auto view_of = [&](TensorRole role, int layer) {
+    const auto& tensors = checkpoint->spec().tensors;
+    const auto found = std::ranges::find_if(tensors, [&](const model::TensorBinding& each) {
+      return each.role == role && (layer < 0 || each.layer == layer);
+    });
+    CHECK(found != tensors.end(), "no such tensor");
+    return checkpoint->View(*found);
+  };
+  const TensorView embedding = view_of(TensorRole::kEmbedding, -1);
+  const auto element = [](const TensorView& view, int64_t row, int64_t col) {
+    return static_cast<double>(tensor::LoadElement(view.dtype, view.bytes.data(),
+                                                   static_cast<size_t>(row * view.cols + col)));
+  };
+  for (int layer = 0; layer < 2; ++layer) {
+    const TensorView router = view_of(TensorRole::kRouter, layer);
+    std::vector<double> shares(8, 0);
+    for (int64_t token = 0; token < embedding.rows; ++token) {
+      std::vector<std::pair<double, size_t>> logits(8);
+      for (size_t expert = 0; expert < 8; ++expert) {
+        logits[expert].second = expert;
+        for (int64_t col = 0; col < embedding.cols; ++col) {
+          logits[expert].first +=
+              element(embedding, token, col) * element(router, static_cast<int64_t>(expert), col);
+        }
+      }
+      std::ranges::sort(logits, std::greater<>());
+      for (int i = 0; i < 2; ++i) {
+        shares[logits[i].second] += 1.0 / static_cast<double>(embedding.rows);
+      }
+    }
+    const std::vector<double>& asked = layer == 0 ? wanted : even;
+    for (size_t expert = 0; expert < 8; ++expert) {
+      EXPECT_NEAR(shares[expert], asked[expert], 0.12) << "layer " << layer << " " << expert;
+    }
+  }
+}
+
+TEST_F(SynthesizeTest, SharesOfOtherExpertsAreRefused) {
+  const std::vector<double> eight(8, 0.25);
+  for (const auto& shares : {std::vector<std::vector<double>>(3, eight),
+                             std::vector<std::vector<double>>(4, {0.5, 1.5})}) {
+    const auto refused = Synthesize(Config(kMixtral), Path("model"), {.router_shares = shares}, {});
+    EXPECT_FALSE(refused);
+    EXPECT_FALSE(fs::exists(Path("model")));
   }
 }
 

@@ -24,6 +24,47 @@ float QueryFactor(const model::ModelSpec& spec, const model::TensorBinding& bind
   return std::abs(factor - 1) < 1e-4 ? 1.0f : static_cast<float>(factor);
 }
 
+// The first element of embeddings in parts of their deviation: large enough that a router's weight
+// for it stays of the size of weights, small enough that norms hardly notice it.
+constexpr float kCommonElement = 4;
+
+// The number that one of so many normal ones exceeds.
+double NormalQuantile(double upper_share) {
+  double low = -8;
+  double high = 8;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(middle / std::sqrt(2.0)) / 2 > upper_share ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
+// A token chooses the experts whose logits pass what the last of them has, about the same for all
+// tokens; logits are normal of size one. So an expert's logits are shifted by how far that bound is
+// from the one that its share of the tokens would pass.
+std::vector<float> RouterColumn(const std::vector<double>& shares) {
+  std::vector<float> column;
+  double sum = 0;
+  for (const double share : shares) {
+    const double shift = -NormalQuantile(std::clamp(share, 1e-4, 1 - 1e-4));
+    column.push_back(static_cast<float>(shift / kCommonElement));
+    sum += column.back();
+  }
+  const auto mean = static_cast<float>(sum / static_cast<double>(column.size()));
+  for (float& each : column) each -= mean;
+  return column;
+}
+
+void Prefer(const RouterPreference& preference, const model::TensorBinding& binding,
+            float embedding_std, Fill& fill) {
+  if (binding.role == TensorRole::kEmbedding) {
+    fill.first_of_rows = {kCommonElement * embedding_std};
+  } else if (binding.role == TensorRole::kRouter && !binding.encoder) {
+    fill.first_of_rows = RouterColumn(preference.shares[static_cast<size_t>(binding.layer)]);
+  }
+  fill.cols = binding.cols;
+}
+
 Fill FillOf(const model::ModelSpec& spec, const model::TensorBinding& binding,
             float embedding_std) {
   // Inputs of size one give outputs of size one.
@@ -76,8 +117,10 @@ int BitsOf(Encoding encoding) {
 
 std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,
                                               const model::TensorBinding& binding,
-                                              float embedding_std) {
-  const Fill fill = FillOf(spec, binding, embedding_std);
+                                              float embedding_std,
+                                              const RouterPreference& preference) {
+  Fill fill = FillOf(spec, binding, embedding_std);
+  if (preference.is_set()) Prefer(preference, binding, embedding_std, fill);
   const std::vector<StoredPart> parts = PartsOf(binding);
   const auto planned = [&](const StoredPart& part, Encoding encoding, Fill part_fill) {
     const char* plain = encoding == Encoding::kF32 ? "F32" : "BF16";
@@ -108,6 +151,16 @@ std::vector<SyntheticTensor> SyntheticTensors(const model::ModelSpec& spec,
     }
   }
   return {planned(parts[0], Encoding::kBf16, fill)};
+}
+
+void FillFirstOfRows(const Fill& fill, int64_t first, std::span<tensor::Bf16> numbers) {
+  if (fill.first_of_rows.empty()) return;
+  const auto count = static_cast<int64_t>(numbers.size());
+  for (int64_t row = (first + fill.cols - 1) / fill.cols; row * fill.cols < first + count; ++row) {
+    const auto number = static_cast<size_t>(row) % fill.first_of_rows.size();
+    numbers[static_cast<size_t>(row * fill.cols - first)] =
+        tensor::Bf16FromFloat(fill.first_of_rows[number]);
+  }
 }
 
 std::span<const std::byte> Encode(const SyntheticTensor& tensor,

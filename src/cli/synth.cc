@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -11,11 +12,14 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/synthesize.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/value_options.h"
+#include "cli/workload_options.h"
+#include "cost/expected_sizes.h"
 #include "hardware/topology.h"
 
 namespace convene::cli {
@@ -32,6 +36,10 @@ class Synth : public Command {
     AddNumber(app, "--layers", num_layers_, kPositive,
               "Layers to write (default: as many as the model has)");
     AddNumber(app, "--seed", seed_, kAnySeed, "Same seed, same bytes (default: 0)");
+    AddPath(
+        app, "--router-counts", router_counts_path_,
+        "Experts are chosen about as often as these counts say (as --record-routing writes them)")
+        ->type_name("FILE.json");
     AddThreadsOption(app, num_threads_);
     AddJsonOption(app, json_path_);
   }
@@ -40,9 +48,10 @@ class Synth : public Command {
     const Result<std::vector<int>> cpus =
         hardware::CpusForThisRank(LocalRankFromLauncher(), num_threads_);
     if (!cpus) return cpus.error();
-    const checkpoint::SynthesisOptions options = {.num_layers = num_layers_.value_or(0),
-                                                  .seed = seed_,
-                                                  .num_threads = static_cast<int>(cpus->size())};
+    checkpoint::SynthesisOptions options = {.num_layers = num_layers_.value_or(0),
+                                            .seed = seed_,
+                                            .num_threads = static_cast<int>(cpus->size())};
+    if (Status prefers = PreferExperts(options); !prefers) return prefers;
     const auto start = std::chrono::steady_clock::now();
     const Result<checkpoint::SynthesisSummary> summary = Write(options);
     if (!summary) return summary.error();
@@ -64,6 +73,25 @@ class Synth : public Command {
   }
 
  private:
+  Status PreferExperts(checkpoint::SynthesisOptions& options) const {
+    if (router_counts_path_.empty()) return {};
+    auto counts = ReadRouterCounts(router_counts_path_);
+    if (!counts) return counts.error();
+    const Result<model::ModelSpec> spec = checkpoint::OpenConfig(config_path_);
+    if (!spec) return spec.error();
+    // Of fewer layers than were recorded, which are then the first ones.
+    if (options.num_layers > 0) {
+      counts->resize(std::min(counts->size(), static_cast<size_t>(options.num_layers)));
+    }
+    for (size_t layer = 0; layer < counts->size(); ++layer) {
+      const size_t known = std::min(layer, spec->layers.size() - 1);
+      const auto& moe = spec->layers[known].moe;
+      options.router_shares.push_back(
+          cost::SharesFromCounts((*counts)[layer], moe ? moe->top_k : 0));
+    }
+    return {};
+  }
+
   Result<checkpoint::SynthesisSummary> Write(const checkpoint::SynthesisOptions& options) const {
     ProgressLine line(std::chrono::seconds(10));
     return checkpoint::Synthesize(
@@ -78,6 +106,7 @@ class Synth : public Command {
 
   std::string config_path_;
   std::string directory_;
+  std::string router_counts_path_;
   std::optional<int> num_layers_;
   std::optional<int> num_threads_;
   uint64_t seed_ = 0;

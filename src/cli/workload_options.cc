@@ -36,10 +36,8 @@ Status ReadTrace(const std::string& path, planner::Workload& workload) {
 }
 
 Status ReadRouting(const std::string& path, planner::Workload& workload) {
-  const Result<nlohmann::json> json = ReadJson(path);
-  if (!json) return json.error();
-  auto counts = cost::RouterCountsFromJson(*json);
-  if (!counts) return counts.error().At(path);
+  auto counts = ReadRouterCounts(path);
+  if (!counts) return counts.error();
   workload.routing.counts = *std::move(counts);
   return {};
 }
@@ -63,6 +61,14 @@ Result<planner::Workload> ReadWorkloadFile(const std::string& path) {
 }
 
 }  // namespace
+
+Result<std::vector<std::vector<double>>> ReadRouterCounts(const std::string& path) {
+  const Result<nlohmann::json> json = ReadJson(path);
+  if (!json) return json.error();
+  auto counts = cost::RouterCountsFromJson(*json);
+  if (!counts) return counts.error().At(path);
+  return counts;
+}
 
 bool IsGiven(const WorkloadOptions& options) { return options != WorkloadOptions(); }
 

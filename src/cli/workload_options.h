@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/cli11_fwd.h"
@@ -39,6 +40,9 @@ void AddWorkloadOptions(CLI::App& app, WorkloadOptions& options);
 // Errors: the file and options that say the same; those of reading. Whether the workload makes
 // sense for a model is planner::CheckWorkload.
 Result<planner::Workload> ReadWorkload(const WorkloadOptions& options);
+
+// How many tokens chose each expert, by layer: a file as --record-routing writes it.
+Result<std::vector<std::vector<double>>> ReadRouterCounts(const std::string& path);
 
 // Requests of a trace that are longer than so many positions, which people have asked of another
 // model, are left out, and this is said. Where all are, they stay, and are an error of
