@@ -15,7 +15,7 @@
 namespace convene::cli {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr size_t kMostRequests = 64;  // that are written one by one
@@ -93,39 +93,39 @@ class Reader {
     if (error_.empty()) error_ = std::move(message);
   }
 
-  const json& Member(const json& object, const char* name) {
-    static const json null;
+  const Json& Member(const Json& object, const char* name) {
+    static const Json null;
     const auto found = object.is_object() ? object.find(name) : object.end();
     return object.is_object() && found != object.end() ? *found : null;
   }
-  double Number(const json& object, const char* name, double least, double most) {
-    const json& member = Member(object, name);
+  double Number(const Json& object, const char* name, double least, double most) {
+    const Json& member = Member(object, name);
     const double value = member.is_number() ? member.get<double>() : NAN;
     if (value >= least && value <= most) return value;
     Fail(fmt::format("\"{}\" is no number from {} to {}", name, least, most));
     return least;
   }
-  int Integer(const json& object, const char* name, int least, int most) {
+  int Integer(const Json& object, const char* name, int least, int most) {
     return static_cast<int>(Number(object, name, least, most));
   }
-  std::optional<int> OptionalInteger(const json& object, const char* name, int most) {
+  std::optional<int> OptionalInteger(const Json& object, const char* name, int most) {
     if (Member(object, name).is_null()) return std::nullopt;
     return Integer(object, name, 1, most);
   }
-  const json& List(const json& object, const char* name, size_t most) {
-    static const json empty = json::array();
-    const json& member = Member(object, name);
+  const Json& List(const Json& object, const char* name, size_t most) {
+    static const Json empty = Json::array();
+    const Json& member = Member(object, name);
     if (member.is_array() && member.size() <= most) return member;
     Fail(fmt::format("\"{}\" is no list of at most {}", name, most));
     return empty;
   }
-  std::string Text(const json& object, const char* name) {
-    const json& member = Member(object, name);
+  std::string Text(const Json& object, const char* name) {
+    const Json& member = Member(object, name);
     if (member.is_string()) return member.get<std::string>();
     Fail(fmt::format("\"{}\" is no text", name));
     return "";
   }
-  bool Flag(const json& object, const char* name) { return Member(object, name) == json(true); }
+  bool Flag(const Json& object, const char* name) { return Member(object, name) == Json(true); }
   template <typename Value>
   std::optional<Value> Taken(const Result<Value>& value) {
     if (value) return *value;
@@ -138,18 +138,18 @@ class Reader {
 };
 
 // 0: it is no whole number from the least, which is at least 1, to the most.
-int64_t WholeNumber(const json& value, int64_t least, int64_t most) {
+int64_t WholeNumber(const Json& value, int64_t least, int64_t most) {
   const double number = value.is_number_integer() ? value.get<double>() : 0;
   const bool is_within =
       number >= static_cast<double>(least) && number <= static_cast<double>(most);
   return is_within ? static_cast<int64_t>(number) : 0;
 }
 
-bool IsListOf(const json& value, size_t size) { return value.is_array() && value.size() == size; }
+bool IsListOf(const Json& value, size_t size) { return value.is_array() && value.size() == size; }
 
-std::vector<planner::RequestLengths> ReadRequests(const json& object, Reader& reader) {
+std::vector<planner::RequestLengths> ReadRequests(const Json& object, Reader& reader) {
   std::vector<planner::RequestLengths> requests;
-  for (const json& each : reader.List(object, "requests", kMostRequests)) {
+  for (const Json& each : reader.List(object, "requests", kMostRequests)) {
     const bool is_pair = IsListOf(each, 2);
     const int64_t prompt = is_pair ? WholeNumber(each[0], 1, planner::kMostTokens) : 0;
     const int64_t answer = is_pair ? WholeNumber(each[1], 1, planner::kMostTokens) : 0;
@@ -164,11 +164,11 @@ std::vector<planner::RequestLengths> ReadRequests(const json& object, Reader& re
   return requests;
 }
 
-planner::Requests ReadTraceParts(const json& object, Reader& reader) {
+planner::Requests ReadTraceParts(const Json& object, Reader& reader) {
   const double mean_context = reader.Number(object, "mean_context", 1, 2.0 * planner::kMostTokens);
   std::vector<planner::RequestSums> parts;
   int64_t all = 0;
-  for (const json& each : reader.List(object, "parts", kMostParts)) {
+  for (const Json& each : reader.List(object, "parts", kMostParts)) {
     const int64_t count = IsListOf(each, 3) ? WholeNumber(each[0], 1, planner::kMostRequests) : 0;
     const int64_t most = count * planner::kMostTokens;
     const int64_t prompts = count > 0 ? WholeNumber(each[1], count, most) : 0;
@@ -190,7 +190,7 @@ planner::Requests ReadTraceParts(const json& object, Reader& reader) {
   return planner::Requests(std::move(parts), mean_context);
 }
 
-planner::Workload ReadWorkload(const json& object, Reader& reader) {
+planner::Workload ReadWorkload(const Json& object, Reader& reader) {
   planner::Workload workload;
   workload.batch = reader.Integer(object, "batch", 1, planner::kMostSequences);
   workload.arrival_rate = reader.Number(object, "arrival_rate", 0, 1e9);
@@ -210,9 +210,9 @@ planner::Workload ReadWorkload(const json& object, Reader& reader) {
     workload.routing.num_experts_skew = reader.Integer(object, "skew_experts", 1, 1 << 20);
   }
   if (!object.is_object() || !object.contains("router_counts")) return workload;
-  for (const json& layer : reader.List(object, "router_counts", 1 << 16)) {
+  for (const Json& layer : reader.List(object, "router_counts", 1 << 16)) {
     std::vector<double>& counts = workload.routing.counts.emplace_back();
-    for (const json& count : layer) counts.push_back(count.is_number() ? count.get<double>() : -1);
+    for (const Json& count : layer) counts.push_back(count.is_number() ? count.get<double>() : -1);
     if (std::ranges::any_of(counts, [](double count) { return !(count >= 0 && count < 1e18); })) {
       reader.Fail("\"router_counts\" has something that is no number of tokens");
     }
@@ -220,7 +220,7 @@ planner::Workload ReadWorkload(const json& object, Reader& reader) {
   return workload;
 }
 
-planner::Constraints ReadConstraints(const json& object, Reader& reader) {
+planner::Constraints ReadConstraints(const Json& object, Reader& reader) {
   planner::Constraints constraints;
   constraints.num_ranks = reader.OptionalInteger(object, "ranks", kMostRanks);
   constraints.num_threads = reader.OptionalInteger(object, "threads", 1 << 16);
@@ -259,7 +259,7 @@ planner::Constraints ReadConstraints(const json& object, Reader& reader) {
 
 }  // namespace
 
-ordered_json QuestionJson(const planner::PlanQuestion& question, const json& config,
+ordered_json QuestionJson(const planner::PlanQuestion& question, const Json& config,
                           const cost::MachineProfile& profile, const std::string& profile_name) {
   ordered_json memory = ordered_json::array();
   for (int ranks = 1; ranks <= question.num_ranks; ++ranks) {
@@ -310,7 +310,7 @@ plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
   return plan;
 }
 
-Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
+Result<PlannedQuestion> PlannedQuestionFromJson(const Json& object) {
   Reader reader;
   PlannedQuestion question;
   Result<model::ModelSpec> spec = model::ModelSpecFromConfig(reader.Member(object, "config"));
@@ -321,14 +321,14 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
   question.step_tokens = reader.Integer(object, "step_tokens", 1, kMostStepTokens);
   question.expand_from_tokens = reader.Integer(object, "expand_from_tokens", 0, 1 << 30);
   question.one_host = reader.Flag(object, "one_host");
-  for (const json& each : reader.List(object, "memory_per_rank", kMostRanks)) {
+  for (const Json& each : reader.List(object, "memory_per_rank", kMostRanks)) {
     question.memory_per_rank.push_back(each.is_number_unsigned() ? each.get<uint64_t>() : 0);
   }
   if (std::ssize(question.memory_per_rank) != question.num_ranks) {
     reader.Fail("\"memory_per_rank\" is not as long as there are ranks");
   }
   if (object.contains("rank_memory")) {
-    for (const json& each : reader.List(object, "rank_memory", kMostRanks)) {
+    for (const Json& each : reader.List(object, "rank_memory", kMostRanks)) {
       question.rank_memory.push_back(each.is_number_unsigned() ? each.get<uint64_t>() : 0);
     }
     const std::vector<uint64_t>& memory = question.rank_memory;
@@ -337,14 +337,14 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
       reader.Fail("\"rank_memory\" is not a number of bytes for each rank");
     }
   }
-  for (const json& each : reader.List(object, "formats", 16)) {
+  for (const Json& each : reader.List(object, "formats", 16)) {
     const std::string name = each.is_string() ? each.get<std::string>() : "";
     if (name != "bf16" && name != "int8" && name != "int4" && name != "f32") {
       reader.Fail("\"formats\" has something that is no format");
     }
     question.formats.push_back(name);
   }
-  const json& allowed = reader.Member(object, "allowed");
+  const Json& allowed = reader.Member(object, "allowed");
   question.allowed = {.layout = reader.Flag(allowed, "layout"),
                       .wire = reader.Flag(allowed, "wire"),
                       .weights = reader.Flag(allowed, "weights"),
@@ -352,7 +352,7 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
   question.constraints = ReadConstraints(reader.Member(object, "constraints"), reader);
   // Files of before have neither.
   if (!reader.Member(object, "without").is_null()) {
-    for (const json& each : reader.List(object, "without", kMostPasses)) {
+    for (const Json& each : reader.List(object, "without", kMostPasses)) {
       question.passes_off.push_back(each.is_string() ? each.get<std::string>() : "");
     }
   }
@@ -362,13 +362,13 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const json& object) {
   if (!reader.Member(object, "read_gbps").is_null()) {
     question.profile.machine.read_gbps = reader.Number(object, "read_gbps", 0, kMostReadGbps);
   }
-  if (const json& sampling = reader.Member(object, "sampling"); !sampling.is_null()) {
+  if (const Json& sampling = reader.Member(object, "sampling"); !sampling.is_null()) {
     if (auto model = reader.Taken(cost::OperatorModelFromJson(sampling))) {
       question.profile.operators.emplace(planner::kSampleGreedily, *std::move(model));
     }
   }
   question.profile_name = reader.Text(object, "profile");
-  for (const json& each : reader.List(object, "costs", 256)) {
+  for (const Json& each : reader.List(object, "costs", 256)) {
     if (auto costs = reader.Taken(cost::StepCostsFromJson(each))) {
       question.profile.steps.push_back(*std::move(costs));
     }
