@@ -42,15 +42,29 @@ std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memor
   return fmt::format("; the plan has {} in memory, for which there is no room", planned);
 }
 
+double Percent(int64_t part, int64_t whole) {
+  return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
 std::string DescribeBackup(const weights::BackupQuality& quality) {
-  return fmt::format(
+  const auto share = [](int64_t part, int64_t whole) {
+    return part == whole ? "all" : fmt::format("{:.2f} %", Percent(part, whole));
+  };
+  std::string text = fmt::format(
       "transition: decode's experts from an int4 backup, cosine {:.4f} to what it stands for; by "
-      "groups of {} weights {:.4f} on average, {:.4f} at least, and {:.1f} % of them {} or more",
-      quality.cosine(), weights::ExpertBackup::kGroup, quality.mean_cosine(), quality.least_cosine,
-      quality.num_groups > 0
-          ? 100.0 * static_cast<double>(quality.num_good) / static_cast<double>(quality.num_groups)
-          : 100.0,
-      weights::BackupQuality::kGoodCosine);
+      "groups of {} weights {:.4f} on average, {:.4f} at least, and {} of them {} or more, since "
+      "{:.2f} % of the weights are kept as they are (without that {} of the groups)",
+      quality.cosine(), weights::BackupMatrix::kGroup, quality.mean_cosine(), quality.least_cosine,
+      share(quality.num_good, quality.num_groups), weights::BackupQuality::kGoodCosine,
+      Percent(quality.num_outliers, quality.num_weights),
+      share(quality.num_good_plain, quality.num_groups));
+  if (quality.num_left_out > 0) {
+    text += fmt::format(
+        "; {} more found no room, which there is for one weight of a group, and the worst groups "
+        "came first",
+        FormatCount(static_cast<uint64_t>(quality.num_left_out), "weight"));
+  }
+  return text;
 }
 
 // Threads on one core wait for each other, and every step for the last of them.

@@ -10,7 +10,7 @@
 
 namespace convene::evaluate {
 
-// *Collective*, some 50 ms: by a thread of each rank at once, this one's. Formats are f32 or bf16.
+// *Collective*, some 0.2 s: by a thread of each rank at once, this one's. Formats are f32 or bf16.
 // Error, the same on all ranks: no memory, of which it takes some 60 MB for a while.
 Result<cost::LoadRates> MeasureLoads(comm::Group& group, const weights::WeightFormats& formats,
                                      memory::Ledger& ledger);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/quantize_weights.h"
+#include "weights/backup_matrix.h"
 
 namespace convene::evaluate {
 namespace {
@@ -29,6 +30,7 @@ constexpr RoundingScheme kSchemes[] = {
     {"int4-group32-reaching", 4, Unit::kGroup, 32, Scale::kReaching},
     {"int4-group32-float", 4, Unit::kGroup, 32, Scale::kFloat},
     {"int4-group32-zero", 4, Unit::kGroup, 32, Scale::kZeroPoint},
+    {"int4-group32-outliers", 4, Unit::kGroup, weights::BackupMatrix::kGroup, Scale::kOutliers},
 };
 
 // Whole numbers [lowest, highest], of which `zero` stands for 0, times a step.
@@ -104,12 +106,39 @@ void RoundRowToWholeScales(int group, std::span<float> row) {
   }
 }
 
+// As a backup gives a matrix of f32 back.
+void RoundAsBackup(int cols, std::span<float> values) {
+  const auto width = static_cast<size_t>(cols);
+  const auto rows = static_cast<int>(values.size() / width);
+  const auto at = [&](int row) { return values.data() + static_cast<size_t>(row) * width; };
+  weights::BackupMatrix backup{.packed = {.format = kernels::WeightFormat::kInt4,
+                                          .group = weights::BackupMatrix::kGroup,
+                                          .rows = rows,
+                                          .cols = cols}};
+  std::vector<std::byte> bytes(backup.size_bytes());
+  backup.PlaceAt(bytes.data());
+  RoundMatrix([&](int row, float* out) { std::copy_n(at(row), width, out); },
+              kernels::WeightFormat::kF32, backup);
+  for (int row = 0; row < rows; ++row) UnpackRow(backup, row, at(row));
+}
+
+double BitsBeside(const RoundingScheme& scheme) {
+  switch (scheme.scale) {
+    case Scale::kWhole:
+      return 8;
+    case Scale::kZeroPoint:
+      return 16 + scheme.bits;
+    case Scale::kOutliers:
+      return 8 + 8 * sizeof(kernels::Outlier);
+    default:
+      return 16;
+  }
+}
+
 }  // namespace
 
 double RoundingScheme::bits_per_weight() const {
-  if (unit != Unit::kGroup) return bits;
-  const int scale_bits = scale == Scale::kWhole ? 8 : scale == Scale::kZeroPoint ? 16 + bits : 16;
-  return bits + static_cast<double>(scale_bits) / group;
+  return unit == Unit::kGroup ? bits + BitsBeside(*this) / group : bits;
 }
 
 std::span<const RoundingScheme> RoundingSchemes() { return kSchemes; }
@@ -125,6 +154,7 @@ void Round(const RoundingScheme& scheme, int cols, std::span<float> values) {
   const auto width = static_cast<size_t>(cols);
   CHECK(cols > 0 && values.size() % width == 0, "{} values, rows of {}", values.size(), cols);
   if (scheme.unit == Unit::kTensor) return RoundUnit(scheme, values);
+  if (scheme.scale == Scale::kOutliers) return RoundAsBackup(cols, values);
   for (size_t begin = 0; begin < values.size(); begin += width) {
     const std::span<float> row = values.subspan(begin, width);
     if (scheme.unit == Unit::kChannel) {

@@ -15,6 +15,7 @@ struct RoundingScheme {
     kReaching,   // the step that just reaches the largest value, without search
     kWhole,      // the engine's: whole numbers for groups, a float for each row
     kZeroPoint,  // any step, and a whole number that stands for zero
+    kOutliers,   // whole numbers, and outliers as they are: a backup's (weights/backup_matrix.h)
   };
 
   const char* name;
@@ -24,7 +25,7 @@ struct RoundingScheme {
   Scale scale = Scale::kFloat;
 
   // What a weight of a large matrix takes: scales of groups that are any number counted as 16 bits,
-  // whole ones as 8, zero points as `bits`.
+  // whole ones as 8, zero points as `bits`, and of outliers the room that there is for them.
   double bits_per_weight() const;
 };
 

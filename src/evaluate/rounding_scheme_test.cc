@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/pack.h"
+#include "planner/hybrid_memory.h"
 
 namespace convene::evaluate {
 namespace {
@@ -66,7 +67,11 @@ TEST(RoundingScheme, GivesAScaleAtMostSoManyValues) {
                                                                         : scheme.group;
     for (size_t begin = 0; begin < rounded.size(); begin += unit) {
       const std::set<float> different(&rounded[begin], &rounded[begin] + unit);
-      EXPECT_LE(different.size(), scheme.bits == 8 ? 255u : 16u) << scheme.name;
+      // Outliers are values of their own, at most two of a group of normal weights.
+      const size_t most = scheme.scale == RoundingScheme::Scale::kOutliers ? 18
+                          : scheme.bits == 8                               ? 255
+                                                                           : 16;
+      EXPECT_LE(different.size(), most) << scheme.name;
     }
   }
 }
@@ -81,6 +86,7 @@ TEST(RoundingScheme, FinerUnitsAndFreerScalesAreCloserToTheWeights) {
   EXPECT_LT(error("int8-channel"), error("int8-tensor"));
   EXPECT_LT(error("int8-tensor"), error("int4-group32-zero"));
   EXPECT_LT(error("int4-group32-zero"), error("int4-group32-float"));
+  EXPECT_LT(error("int4-group32-outliers"), error("int4-group32"));
   EXPECT_LT(error("int4-group32-float"), error("int4-group32"));
   // The engine's quantiser is better than float scales without search.
   EXPECT_LT(error("int4-group32"), error("int4-group32-reaching"));
@@ -124,6 +130,9 @@ TEST(RoundingScheme, CountsBitsWithItsScales) {
   EXPECT_EQ(RoundingSchemeFromName("int4-group32")->bits_per_weight(), 4.25);
   EXPECT_EQ(RoundingSchemeFromName("int4-group32-float")->bits_per_weight(), 4.5);
   EXPECT_EQ(RoundingSchemeFromName("int4-group32-zero")->bits_per_weight(), 4.625);
+  EXPECT_EQ(RoundingSchemeFromName("int4-group32-outliers")->bits_per_weight(), 5.25);
+  // As the search for hybrid plans counts a backup.
+  EXPECT_EQ(8 * planner::kInt4BackupBytes, 5.25);
 }
 
 }  // namespace

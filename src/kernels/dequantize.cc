@@ -111,16 +111,42 @@ void DequantizePanel(const PackedPanel& from, const PackedPanel& target, std::by
   }
 }
 
+// Those of a panel's rows, from row `first_row` of the matrix on.
+void PlaceOutliers(const Outliers& outliers, int first_row, int num_rows, const PackedPanel& target,
+                   std::byte* data) {
+  uint32_t at = first_row > 0 ? outliers.ends[first_row - 1] : 0;
+  for (int row = 0; row < num_rows; ++row) {
+    for (const uint32_t end = outliers.ends[first_row + row]; at < end; ++at) {
+      const auto [col, value] = outliers.list[at];
+      if (target.format == WeightFormat::kF32) {
+        const float whole = tensor::FloatFromBf16(value);
+        std::memcpy(data + sizeof(whole) * (size_t{col} * target.width + row), &whole,
+                    sizeof(whole));
+      } else {
+        const size_t pair = size_t{col} / 2 * target.width + row;
+        std::memcpy(data + sizeof(value) * (2 * pair + col % 2), &value, sizeof(value));
+      }
+    }
+  }
+}
+
 }  // namespace
 
-void DequantizeInt4(const PackedMatrix& from, const PackedMatrix& target, std::byte* data) {
+void DequantizeInt4(const PackedMatrix& from, const Outliers& outliers, const PackedMatrix& target,
+                    std::byte* data) {
   CHECK(from.format == WeightFormat::kInt4 && !IsInteger(target.format) &&
             from.rows == target.rows && from.cols == target.cols,
         "{} ({}, {}) of {} ({}, {})", Name(target.format), target.rows, target.cols,
         Name(from.format), from.rows, from.cols);
   for (int i = 0; i < from.num_panels(); ++i) {
     const PackedPanel panel = target.panel(i);
-    DequantizePanel(from.panel(i), panel, data + (panel.data - target.data));
+    std::byte* const panel_data = data + (panel.data - target.data);
+    DequantizePanel(from.panel(i), panel, panel_data);
+    if (outliers.ends == nullptr) continue;
+    // While the panel is in a cache.
+    const int first_row = i * kPanelRows;
+    PlaceOutliers(outliers, first_row, std::min(kPanelRows, from.rows - first_row), panel,
+                  panel_data);
   }
 }
 

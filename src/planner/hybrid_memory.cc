@@ -89,7 +89,7 @@ ExpertBytes BytesOf(const model::ModelSpec& spec, const ExpertStrategy& strategy
 }
 
 double Int4BackupBytes(const model::ModelSpec& spec) {
-  return Elements(spec, model::TensorKind::kExperts) * kInt4Bytes;
+  return Elements(spec, model::TensorKind::kExperts) * kInt4BackupBytes;
 }
 
 }  // namespace convene::planner

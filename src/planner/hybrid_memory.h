@@ -11,6 +11,9 @@ namespace convene::planner {
 
 // Elements of the weights of a group of 4 bits with its scale: 4.25 bits each.
 inline constexpr double kInt4Bytes = 4.25 / 8;
+// And with the room for outliers that a backup reserves: one of 4 bytes for each group of 32
+// (weights/backup_matrix.h). Few of them are used, so what is uploaded is counted without.
+inline constexpr double kInt4BackupBytes = kInt4Bytes + 4.0 / 32;
 
 // Bytes of a rank, the one that has most.
 struct AttentionBytes {
@@ -33,7 +36,7 @@ ExpertBytes BytesOf(const model::ModelSpec& spec, const ExpertStrategy& strategy
                     const strategy::ElementBytes& bytes, const PhaseStep& prefill,
                     const PhaseStep& decode);
 
-// Of all experts of the model, in the host's backup of 4 bits.
+// Of all experts of the model, in the host's backup of 4 bits and outliers.
 double Int4BackupBytes(const model::ModelSpec& spec);
 
 }  // namespace convene::planner

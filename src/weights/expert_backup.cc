@@ -3,22 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
-
-#include "base/check.h"
-#include "kernels/dequantize.h"
-#include "kernels/pack.h"
 
 namespace convene::weights {
 namespace {
 
-using kernels::PackedMatrix;
 using strategy::Phase;
-
-constexpr WeightFormats kBackup = {.matrices = kernels::WeightFormat::kInt4,
-                                   .group = ExpertBackup::kGroup};
 
 // What a rank has in a phase, whose pieces are another phase's as well or not.
 struct Parts {
@@ -38,71 +29,7 @@ void ForEach(hardware::ThreadPool* pool, int64_t count, const std::function<void
   for (int64_t i = 0; i < count; ++i) run(i);
 }
 
-// Of one matrix that was rounded, by the groups that have a scale in common.
-BackupQuality QualityOf(const PackedMatrix& rounded, std::span<const float> stored) {
-  BackupQuality quality;
-  const auto cols = static_cast<size_t>(rounded.cols);
-  std::vector<float> row(cols);
-  for (int i = 0; i < rounded.rows; ++i) {
-    kernels::UnpackRow(rounded, i, row.data());
-    const float* before = stored.data() + static_cast<size_t>(i) * cols;
-    for (size_t first = 0; first < cols; first += ExpertBackup::kGroup) {
-      const size_t end = std::min(cols, first + ExpertBackup::kGroup);
-      BackupQuality group;
-      for (size_t col = first; col < end; ++col) {
-        group.dot += double{before[col]} * row[col];
-        group.squares += double{before[col]} * before[col];
-        group.rounded_squares += double{row[col]} * row[col];
-      }
-      if (!(group.squares > 0)) continue;
-      const double cosine = group.cosine();
-      group.num_groups = 1;
-      group.num_good = cosine >= BackupQuality::kGoodCosine ? 1 : 0;
-      group.least_cosine = group.sum_of_cosines = cosine;
-      quality.Add(group);
-    }
-  }
-  return quality;
-}
-
-// Rounds `from` into `target`, row by row.
-BackupQuality RoundMatrix(const PackedMatrix& from, const PackedMatrix& target) {
-  std::vector<float> values(static_cast<size_t>(from.rows) * static_cast<size_t>(from.cols));
-  for (int row = 0; row < from.rows; ++row) {
-    kernels::UnpackRow(from, row, values.data() + static_cast<size_t>(row) * from.cols);
-  }
-  const kernels::StoredMatrix stored{.data = reinterpret_cast<const std::byte*>(values.data()),
-                                     .row_stride = from.cols,
-                                     .rows = from.rows,
-                                     .cols = from.cols};
-  for (int first = 0; first < target.rows; first += kernels::kLanes) {
-    kernels::RowSource rows[kernels::kLanes] = {};
-    for (int i = 0; i < kernels::kLanes && first + i < from.rows; ++i) {
-      rows[i] = {&stored, first + i};
-    }
-    const bool is_finite =
-        kernels::PackGroup(rows, target, first / kernels::kLanes, Writable(target));
-    CHECK(is_finite, "weights that were packed are finite");
-  }
-  return QualityOf(target, values);
-}
-
 }  // namespace
-
-void BackupQuality::Add(const BackupQuality& other) {
-  num_groups += other.num_groups;
-  num_good += other.num_good;
-  least_cosine = std::min(least_cosine, other.least_cosine);
-  sum_of_cosines += other.sum_of_cosines;
-  dot += other.dot;
-  squares += other.squares;
-  rounded_squares += other.rounded_squares;
-}
-
-double BackupQuality::cosine() const {
-  if (!(squares > 0)) return 1;
-  return rounded_squares > 0 ? dot / std::sqrt(squares * rounded_squares) : 0;
-}
 
 Status ExpertBackup::CheckFormats(const WeightFormats& formats) {
   if (!kernels::IsInteger(formats.matrices)) return {};
@@ -120,13 +47,14 @@ ExpertBackup::Bytes ExpertBackup::BytesOf(const model::ModelSpec& whole,
     if (!layer.moe) continue;
     const Parts parts = {ExpertPartOf(*layer.moe, share, formats),
                          ExpertPartOf(*layer.moe, InDecode(share), formats)};
-    const auto size = [&](const ExpertPiece& piece, const WeightFormats& in) {
-      return SizeBytes(FfnOf(in, layer.moe->activation, whole.hidden_size, piece.slice.size));
+    const model::ActivationSpec& activation = layer.moe->activation;
+    const auto size = [&](const ExpertPiece& piece) {
+      return SizeBytes(FfnOf(formats, activation, whole.hidden_size, piece.slice.size));
     };
-    for (const ExpertPiece& piece : OriginalsOf(parts)) bytes.originals += size(piece, formats);
+    for (const ExpertPiece& piece : OriginalsOf(parts)) bytes.originals += size(piece);
     for (const ExpertPiece& piece : RoundedOf(parts)) {
-      bytes.backup += size(piece, kBackup);
-      bytes.working = std::max(bytes.working, size(piece, formats));
+      bytes.backup += SizeBytes(BackupFfnOf(activation, whole.hidden_size, piece.slice.size));
+      bytes.working = std::max(bytes.working, size(piece));
     }
   }
   return bytes;
@@ -154,22 +82,23 @@ void ExpertBackup::Place(std::byte* data) {
     if (!whole.layers[layer].moe) continue;
     const Parts parts = {weights_.PartOf(layer, Phase::kPrefill),
                          weights_.PartOf(layer, Phase::kDecode)};
-    const auto place = [&](const std::vector<ExpertPiece>& pieces, const WeightFormats& formats,
-                           std::vector<Kept>& to) {
-      for (const ExpertPiece& piece : pieces) {
-        Kept& one = to.emplace_back(piece, PieceOf(layer, piece, formats));
-        data += PlaceFfnAt(data, &one.packed);
-      }
-    };
-    place(OriginalsOf(parts), weights_.formats(), kept.originals);
-    place(RoundedOf(parts), kBackup, kept.rounded);
+    for (const ExpertPiece& piece : OriginalsOf(parts)) {
+      Original& one = kept.originals.emplace_back(piece, PieceOf(layer, piece));
+      data += PlaceFfnAt(data, &one.packed);
+    }
+    for (const ExpertPiece& piece : RoundedOf(parts)) {
+      Rounded& one = kept.rounded.emplace_back(
+          piece,
+          BackupFfnOf(whole.layers[layer].moe->activation, whole.hidden_size, piece.slice.size));
+      data += PlaceAt(data, &one.backup);
+    }
   }
 }
 
-FfnWeights ExpertBackup::PieceOf(int layer, const ExpertPiece& piece,
-                                 const WeightFormats& formats) const {
+FfnWeights ExpertBackup::PieceOf(int layer, const ExpertPiece& piece) const {
   const model::ModelSpec& whole = weights_.whole();
-  return FfnOf(formats, whole.layers[layer].moe->activation, whole.hidden_size, piece.slice.size);
+  return FfnOf(weights_.formats(), whole.layers[layer].moe->activation, whole.hidden_size,
+               piece.slice.size);
 }
 
 bool ExpertBackup::IsGated(int layer) const {
@@ -178,12 +107,12 @@ bool ExpertBackup::IsGated(int layer) const {
 
 void ExpertBackup::KeepOriginals(hardware::ThreadPool* pool) {
   for (int layer = 0; layer < std::ssize(layers_); ++layer) {
-    const std::vector<Kept>& originals = layers_[layer].originals;
+    const std::vector<Original>& originals = layers_[layer].originals;
     if (originals.empty()) continue;
     const ExpertPart part = weights_.PartOf(layer, Phase::kPrefill);
     const std::vector<FfnWeights>& experts = weights_.ExpertsIn(layer, Phase::kPrefill);
     ForEach(pool, std::ssize(originals), [&](int64_t i) {
-      const Kept& kept = originals[static_cast<size_t>(i)];
+      const Original& kept = originals[static_cast<size_t>(i)];
       FillPadding(kept.packed, IsGated(layer), kept.piece.slice.size);
       TakePiece(kept.piece, experts[static_cast<size_t>(kept.piece.expert - part.experts.first)],
                 part.slice.first, IsGated(layer), kept.packed, kept.piece.slice.first);
@@ -191,25 +120,23 @@ void ExpertBackup::KeepOriginals(hardware::ThreadPool* pool) {
   }
 }
 
-BackupQuality ExpertBackup::RoundPiece(int layer, const Kept& kept) const {
+BackupQuality ExpertBackup::RoundPiece(int layer, const Rounded& kept) const {
   const ExpertPart part = weights_.PartOf(layer, Phase::kDecode);
   const FfnWeights& expert = weights_.ExpertsIn(
       layer, Phase::kDecode)[static_cast<size_t>(kept.piece.expert - part.experts.first)];
   // Memory of its own, since threads round several at a time, while the model is loaded.
-  FfnWeights piece = PieceOf(layer, kept.piece, weights_.formats());
+  FfnWeights piece = PieceOf(layer, kept.piece);
   std::vector<std::byte> bytes(SizeBytes(piece) + 64);
   auto* const aligned = bytes.data() + (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64;
   PlaceFfnAt(aligned, &piece);
   FillPadding(piece, IsGated(layer), kept.piece.slice.size);
   TakePiece(kept.piece, expert, part.slice.first, IsGated(layer), piece, kept.piece.slice.first);
-  BackupQuality quality = RoundMatrix(piece.up, kept.packed.up);
-  quality.Add(RoundMatrix(piece.down, kept.packed.down));
-  return quality;
+  return RoundFfn(piece, kept.backup);
 }
 
 void ExpertBackup::Round(hardware::ThreadPool* pool) {
   for (int layer = 0; layer < std::ssize(layers_); ++layer) {
-    const std::vector<Kept>& rounded = layers_[layer].rounded;
+    const std::vector<Rounded>& rounded = layers_[layer].rounded;
     std::vector<BackupQuality> qualities(rounded.size());
     ForEach(pool, std::ssize(rounded), [&](int64_t i) {
       qualities[static_cast<size_t>(i)] = RoundPiece(layer, rounded[static_cast<size_t>(i)]);
@@ -233,18 +160,20 @@ void ExpertBackup::Load(int layer, Phase phase) {
                 new_expert(piece.expert), change.to_part.slice.first);
     }
   }
-  const bool from_backup = phase == Phase::kDecode;
-  const Layer& kept = layers_[static_cast<size_t>(layer)];
-  for (const Kept& one : from_backup ? kept.rounded : kept.originals) {
-    FfnWeights source = one.packed;
-    if (from_backup) {
-      source = PieceOf(layer, one.piece, weights_.formats());
-      PlaceFfnAt(working_.data(), &source);
-      kernels::DequantizeInt4(one.packed.up, source.up, Writable(source.up));
-      kernels::DequantizeInt4(one.packed.down, source.down, Writable(source.down));
-    }
-    TakePiece(one.piece, source, one.piece.slice.first, gated, new_expert(one.piece.expert),
+  const auto take = [&](const ExpertPiece& piece, const FfnWeights& source) {
+    TakePiece(piece, source, piece.slice.first, gated, new_expert(piece.expert),
               change.to_part.slice.first);
+  };
+  const Layer& kept = layers_[static_cast<size_t>(layer)];
+  if (phase == Phase::kPrefill) {
+    for (const Original& one : kept.originals) take(one.piece, one.packed);
+  } else {
+    for (const Rounded& one : kept.rounded) {
+      FfnWeights source = PieceOf(layer, one.piece);
+      PlaceFfnAt(working_.data(), &source);
+      DequantizeFfn(one.backup, source);
+      take(one.piece, source);
+    }
   }
   weights_.End(layer, phase);
 }

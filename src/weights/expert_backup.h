@@ -1,7 +1,7 @@
 // What a rank keeps in its host's memory so that its experts can change their division between two
 // phases without a word to other ranks (HAP, section III-B; systems: hybrid adaptive parallelism):
-// of decode's experts those that it has not in prefill, in int4 with a scale per group, and of
-// prefill's those that it has not in decode, as they are. When to change is the runtime's matter.
+// of decode's experts those that it has not in prefill, in int4 (backup_matrix.h), and of prefill's
+// those that it has not in decode, as they are. When to change is the runtime's matter.
 //
 // So a change to decode rounds what comes from the backup, and nothing else; the way back gives the
 // bytes of before, because what was rounded is never its source.
@@ -17,44 +17,22 @@
 #include "memory/ledger.h"
 #include "model/model_spec.h"
 #include "strategy/role.h"
+#include "weights/backup_matrix.h"
 #include "weights/expert_parts.h"
 #include "weights/phased_weights.h"
 #include "weights/share.h"
 
 namespace convene::weights {
 
-// How close a backup is to what it stands for: the cosine of each group of weights that have a
-// scale in common, in what rounding made of them and before it. Groups of zeros alone do not count.
-struct BackupQuality {
-  static constexpr double kGoodCosine = 0.995;  // HAP's bound
-
-  int64_t num_groups = 0;
-  int64_t num_good = 0;  // of kGoodCosine and more
-  double least_cosine = 1;
-  double sum_of_cosines = 0;
-  // Of all weights together: their products with what became of them, and squares of both.
-  double dot = 0;
-  double squares = 0;
-  double rounded_squares = 0;
-
-  void Add(const BackupQuality& other);
-  double mean_cosine() const {
-    return num_groups > 0 ? sum_of_cosines / static_cast<double>(num_groups) : 1;
-  }
-  double cosine() const;  // of all weights as one vector; 1 where there are none
-};
-
 class ExpertBackup {
  public:
-  // Of the backup, whatever the format of the weights: a scale for each kGroup columns.
-  static constexpr int kGroup = 32;
   // A part of an expert is cut into pieces of at most so many columns, each of which is rounded as
   // a matrix of its own; so the memory that a piece is made in is bounded, whatever the model.
   static constexpr int kMostColumns = 1024;
 
   struct Bytes {
     uint64_t originals = 0;  // of prefill's experts
-    uint64_t backup = 0;     // of decode's, in int4
+    uint64_t backup = 0;     // of decode's, in int4 and with the room for outliers
     uint64_t working = 0;    // a piece on its way
   };
   // What Create reserves. `share` has another part of the experts in decode.
@@ -78,20 +56,24 @@ class ExpertBackup {
   void Load(int layer, strategy::Phase phase);
 
  private:
-  struct Kept {
+  struct Original {
     ExpertPiece piece;
     FfnWeights packed;
   };
+  struct Rounded {
+    ExpertPiece piece;
+    BackupFfn backup;
+  };
   struct Layer {
-    std::vector<Kept> originals;
-    std::vector<Kept> rounded;
+    std::vector<Original> originals;
+    std::vector<Rounded> rounded;
   };
 
   explicit ExpertBackup(PhasedWeights& weights) : weights_(weights) {}
   void Place(std::byte* data);
-  FfnWeights PieceOf(int layer, const ExpertPiece& piece, const WeightFormats& formats) const;
+  FfnWeights PieceOf(int layer, const ExpertPiece& piece) const;  // as the weights, without data
   bool IsGated(int layer) const;
-  BackupQuality RoundPiece(int layer, const Kept& kept) const;
+  BackupQuality RoundPiece(int layer, const Rounded& kept) const;
 
   PhasedWeights& weights_;
   std::vector<Layer> layers_;
