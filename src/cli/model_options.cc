@@ -24,6 +24,7 @@
 #include "cli/plan_by_default.h"
 #include "cli/value_options.h"
 #include "cli/verify_plan.h"
+#include "cli/workload_options.h"
 #include "engine/score_tokens.h"
 #include "evaluate/known_costs.h"
 #include "weights/paged_weights.h"
@@ -246,20 +247,35 @@ Status CheckPredictsText(const std::string& directory) {
 namespace {
 
 // Made-up routing needs as many experts as a token activates, on either side.
-Status CheckRouter(const model::ModelSpec& spec, const runtime::RouterOverride& router) {
-  if (!router.is_set()) return {};
+Status CheckSkew(const model::ModelSpec& spec, const planner::Routing& routing) {
+  if (routing.skew < 0) return {};
   for (const auto* stack : {&spec.layers, &spec.encoder_layers}) {
     for (const model::LayerSpec& layer : *stack) {
       if (!layer.moe) continue;
-      if (router.num_experts >= layer.moe->top_k && router.num_experts <= layer.moe->num_experts) {
+      if (routing.num_experts_skew >= layer.moe->top_k &&
+          routing.num_experts_skew <= layer.moe->num_experts) {
         continue;
       }
       return Error{
           fmt::format("--num-experts-skew {} is out of range; it must be {} (experts per "
                       "token) to {} (experts)",
-                      router.num_experts, layer.moe->top_k, layer.moe->num_experts)};
+                      routing.num_experts_skew, layer.moe->top_k, layer.moe->num_experts)};
     }
   }
+  return {};
+}
+
+// Made-up routing is what the plan is searched for, too.
+Status StateRouting(ModelOptions& options, const model::ModelSpec& spec) {
+  planner::Routing& routing = options.plan.routing;
+  if (!options.plan.router_counts_path.empty()) {
+    auto counts = ReadRouterCounts(options.plan.router_counts_path);
+    if (!counts) return counts.error();
+    routing.counts = *std::move(counts);
+    if (Status fits = planner::CheckRouting(routing, spec); !fits) return fits;
+  }
+  if (Status fits = CheckSkew(spec, routing); !fits) return fits;
+  if (planner::CheckRouting(routing, spec)) options.workload.routing = routing;
   return {};
 }
 
@@ -355,6 +371,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   const int num_ranks = ranks != nullptr ? ranks->size() : 1;
   const Result<model::ModelSpec> spec = ReadSpec(options.directory);
   if (!spec) return spec.error();
+  if (const Status stated = StateRouting(options, *spec); !stated) return stated.error();
   engine::LoadOptions load = options.load;
   const Result<plan::Plan> plan = ResolvePlan(options.plan, options.directory, num_ranks);
   if (!plan) return plan.error();
@@ -418,8 +435,7 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
     load.num_threads = load.plan.num_threads;
     load.may_have_fewer_threads = num_ranks > 1;
   }
-  load.experiment.router = options.plan.router;
-  if (const Status fits = CheckRouter(*spec, load.experiment.router); !fits) return fits.error();
+  load.experiment.router = RouterOverrideOf(options.plan.routing, *spec);
   if (num_ranks > 1) load.group = ranks;
   if (load.plan.layout.num_ranks() < num_ranks) UseFewerRanks(options, *ranks, load);
   load.step_costs = evaluate::KeptOrMeasuredCosts();

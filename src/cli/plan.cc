@@ -84,9 +84,6 @@ class MakePlanCommand : public Command {
     if (!config) return config.error();
     Result<planner::Workload> workload = ReadWorkload(workload_options_);
     if (!workload) return workload.error();
-    if (verify_seconds_) {
-      if (Status can = CheckTrials(*spec, *workload); !can) return can;
-    }
     workload_ = *std::move(workload);
     LeaveOutTooLong(spec->max_positions, workload_);
     Result<cost::MachineProfile> profile = FindProfile(*spec);

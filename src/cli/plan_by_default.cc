@@ -172,7 +172,6 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
                          .memory_bytes_per_second =
                              search.question().source.FiguresOf(setup).memory_bytes_per_second});
   if (plans.size() < 2 || !price.is_worth_it()) return "";
-  if (!CheckTrials(search.question().spec, workload)) return "";
   const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(options.directory);
   if (!config) return "";  // loading the model will say so
   cost::MachineProfile learnt = profile;
@@ -184,13 +183,13 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
   if (options.load.memory_budget) wish.memory_budgets = {*options.load.memory_budget};
   const Result<Verification> verified = VerifyPlans(wish, ranks, search, answer, &learnt);
   const std::string why = fmt::format(
-      "{:.2g} s of the {:.3g} s that this work is predicted to take are what a wrong choice is "
+      "{} s of the {} s that this work is predicted to take are what a wrong choice is "
       "expected to cost (--no-verify: trust the prediction)",
-      price.gain, price.work);
+      PlainNumber(price.gain, 2), PlainNumber(price.work, 3));
   if (!verified) return fmt::format("\nnot verified: {}; {}", verified.error().message, why);
-  std::string words =
-      fmt::format("\nverified by running for {:.2g} s, {:.2g} s with loading: {}; {}",
-                  verified->run_seconds, SecondsNow() - began, verified->verdict, why);
+  std::string words = fmt::format("\nverified by running for {} s, {} s with loading: {}; {}",
+                                  PlainNumber(verified->run_seconds, 2),
+                                  PlainNumber(SecondsNow() - began, 2), verified->verdict, why);
   if (verified->learnt.empty()) return words;
   const Status saved = hardware::SaveProfileJson(cost::ToJson(learnt), hardware::ProfilePath());
   return saved ? words

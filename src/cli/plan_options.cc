@@ -166,14 +166,25 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
                "Exchanges wait for the computation and it for them")
       ->group(kRareOptions);
   CLI::Option* experts =
-      AddNumber(app, "--num-experts-skew", options.router.num_experts, kPositive,
+      AddNumber(app, "--num-experts-skew", options.routing.num_experts_skew, kPositive,
                 "Made-up routing, for experiments: the number of experts preferred");
-  CLI::Option* skew = AddNumber(app, "--router-skew", options.router.skew, {0.0, 1.0},
+  CLI::Option* skew = AddNumber(app, "--router-skew", options.routing.skew, {0.0, 1.0},
                                 "Made-up routing: the share of tokens that prefer them");
   skew->needs(experts);
   experts->needs(skew);
+  CLI::Option* counts = AddPath(app, "--router-counts", options.router_counts_path,
+                                "Made-up routing: experts are chosen as often as was recorded");
+  counts->excludes(skew);
+  rare(counts, "FILE.json");
   rare(skew, "SHARE");
   rare(experts, "N");
+}
+
+runtime::RouterOverride RouterOverrideOf(const planner::Routing& routing,
+                                         const model::ModelSpec& spec) {
+  runtime::RouterOverride router = {.skew = routing.skew, .num_experts = routing.num_experts_skew};
+  if (!routing.counts.empty()) router.shares = planner::SharesOf(routing, spec);
+  return router;
 }
 
 std::string DescribeChanges(const runtime::PhaseChanges& changes) {

@@ -39,15 +39,17 @@ struct PlanOptions : DisaggregationOptions {
   bool no_overlap = false;
   bool no_plan = false;
   std::vector<std::string> allowed = {};  // words of --allow
-  runtime::RouterOverride router = {};
+  // Made up, for experiments: a skew, or a file of counts.
+  planner::Routing routing = {};
+  std::string router_counts_path = {};
 };
 
 // --layout, and as rare options --disaggregate, --strategy, --order, --decode-experts,
 // --epoch-steps, --transition, --keep, --prompts, --plan, --no-plan, --allow, --pipeline,
 // --micro-batches,
 // --no-overlap, --wire,
-// --gemm, --comm-budget, --router-skew and
-// --num-experts-skew.
+// --gemm, --comm-budget, --router-skew,
+// --num-experts-skew and --router-counts.
 void AddPlanOptions(CLI::App& app, PlanOptions& options);
 
 // --layout alone, and as rare options --disaggregate, --strategy and --order. Whether they fit each
@@ -65,6 +67,10 @@ Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words);
 // "experts moved 2 times in 0.120 s, 33.5 MiB sent by rank 0\n"; empty if they never did.
 std::string DescribeChanges(const runtime::PhaseChanges& changes);
 nlohmann::ordered_json ToJson(const runtime::PhaseChanges& changes);
+
+// What a run does for tokens to be routed so. Precondition: planner::CheckRouting.
+runtime::RouterOverride RouterOverrideOf(const planner::Routing& routing,
+                                         const model::ModelSpec& spec);
 
 // Names of the options that override parts of the plan's file; none where no file was given.
 std::vector<std::string> OptionsBesidePlan(const PlanOptions& options);

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/plain_number.h"
 #include "base/units.h"
+#include "cli/plan_options.h"
 #include "cli/plan_report.h"
 #include "cost/expected_sizes.h"
 #include "cost/refine_costs.h"
@@ -71,8 +73,6 @@ class Verifier {
                                 answer.candidates[answer.chosen].figures->batch)) {}
 
   Result<Verification> Run() {
-    const planner::PlanQuestion& question = search_.question();
-    if (Status can = CheckTrials(question.spec, question.workload); !can) return can.error();
     const Candidate& chosen = answer_.candidates[answer_.chosen];
     if (chosen.setup.num_ranks != ranks_.size()) {
       return Error{fmt::format(
@@ -307,20 +307,6 @@ std::string PhaseLine(const char* name, double predicted, double measured) {
 
 }  // namespace
 
-Status CheckTrials(const model::ModelSpec& spec, const Workload& workload) {
-  if (spec.has_encoder()) {
-    return Error{
-        "plans of a model with an encoder are not tried: leave --verify out, and compare runs "
-        "with convene bench"};
-  }
-  if (!workload.routing.counts.empty()) {
-    return Error{
-        "plans are tried with random tokens, which the model routes otherwise than was recorded: "
-        "leave --verify or the recorded routing out"};
-  }
-  return {};
-}
-
 evaluate::TrialQuestion TrialQuestionOf(const VerifyWish& wish, const planner::PlanSearch& search,
                                         const planner::PlanAnswer& answer,
                                         std::span<const int> plans) {
@@ -329,12 +315,13 @@ evaluate::TrialQuestion TrialQuestionOf(const VerifyWish& wish, const planner::P
       asked.workload, answer.candidates[static_cast<size_t>(plans.front())].figures->batch);
   evaluate::TrialQuestion question{
       .sequences = TypicalSequences(workload, workload.batch),
+      .prompt_tokens = static_cast<int>(workload.mean_prompt_tokens()),
       .context = workload.mean_gen_tokens() > 1
                      ? std::max(1, static_cast<int>(workload.mean_context()))
                      : 0,
       .step_tokens = asked.step_tokens,
       .expand_from_tokens = asked.expand_from_tokens,
-      .router = {.skew = workload.routing.skew, .num_experts = workload.routing.num_experts_skew},
+      .router = RouterOverrideOf(workload.routing, asked.spec),
       .memory_budgets = wish.memory_budgets,
       .seconds = wish.seconds,
       .most_load_seconds = wish.most_load_seconds};
@@ -393,9 +380,9 @@ std::string ToText(const Verification& verification, const planner::PlanAnswer& 
     }
     text += fmt::format("     {} within {:.1f} %; {}\n",
                         FormatCount(static_cast<uint64_t>(plan.num_runs), "run"), 100 * plan.spread,
-                        plan.loaded_anew ? fmt::format("weights loaded in {:.2g} s, which is not "
+                        plan.loaded_anew ? fmt::format("weights loaded in {} s, which is not "
                                                        "counted",
-                                                       plan.load_seconds)
+                                                       PlainNumber(plan.load_seconds, 2))
                                          : "on weights that were there");
     if (plan.is_known) {
       text += "     its costs had learnt from this plan before: no test of a prediction\n";

@@ -60,10 +60,6 @@ struct Verification {
   std::vector<std::string> learnt;  // what of the profile was changed, for people
 };
 
-// Error: of such a model or workload no plans are tried, whatever they are: trials run decoders,
-// and route as the model does, or with a share of the tokens for a few experts.
-Status CheckTrials(const model::ModelSpec& spec, const planner::Workload& workload);
-
 // Candidates of the answer that would run, at most so many: the chosen one, and the best others
 // that may be chosen, of as many ranks and threads, with everything in memory. The chosen one alone
 // where it has not.
@@ -81,7 +77,7 @@ std::string NameOfPlan(const planner::Candidate& candidate, const std::string& m
 // *Collective* with FollowRankZero. Runs the chosen plan and the best others that may be chosen, of
 // as many ranks as there are and with as many threads as the chosen one. A correction changes
 // `answer`; what was learnt `profile`, which the search must not read afterwards. Errors: the
-// chosen plan is for another number of ranks; those of CheckTrials and evaluate::TryPlans.
+// chosen plan is for another number of ranks; those of evaluate::TryPlans.
 Result<Verification> VerifyPlans(const VerifyWish& wish, comm::Group& ranks,
                                  planner::PlanSearch& search, planner::PlanAnswer& answer,
                                  cost::MachineProfile* profile);

@@ -22,8 +22,9 @@ TEST(VerifyPlan, TrialsHaveTheRoutingAndTheMemoryOfTheQuestion) {
     planner::PlanSearch search(asked.question);
     const Result<planner::PlanAnswer> answer = SearchPlan(search);
     ASSERT_TRUE(answer.ok()) << answer.error().message;
-    const evaluate::TrialQuestion question = TrialQuestionOf(
-        {.memory_budgets = {16, 8}}, search, *answer, PlansToTry(*answer, /*most=*/2));
+    const evaluate::TrialQuestion question =
+        TrialQuestionOf({.directory = "", .model_hash = "", .memory_budgets = {16, 8}}, search,
+                        *answer, PlansToTry(*answer, /*most=*/2));
     EXPECT_EQ(question.router.is_set(), skew >= 0);
     if (skew >= 0) {
       EXPECT_EQ(question.router.skew, skew);
@@ -35,13 +36,35 @@ TEST(VerifyPlan, TrialsHaveTheRoutingAndTheMemoryOfTheQuestion) {
   }
 }
 
-TEST(VerifyPlan, RecordedRoutingIsNotTried) {
-  planner::Workload workload;
-  EXPECT_TRUE(CheckTrials(planner::InventedSpec(2), workload).ok());
-  workload.routing.counts = {{1, 2}, {2, 1}};
-  EXPECT_THAT(CheckTrials(planner::InventedSpec(2), workload).error().message,
-              HasSubstr("otherwise than was recorded"));
-  EXPECT_FALSE(CheckTrials(planner::InventedEncoderDecoder(2), {}).ok());
+// Of an encoder-decoder the prompt is the encoder's part of what is behind a generated token.
+TEST(VerifyPlan, TrialsOfEncoderDecodersHaveTheirInputsAndAnswers) {
+  planner::Asked asked(1e9, {2});
+  asked.spec = planner::InventedEncoderDecoder(4);
+  asked.workload.requests = {{300, 41}};
+  planner::PlanSearch search(asked.question);
+  const Result<planner::PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const evaluate::TrialQuestion question =
+      TrialQuestionOf({}, search, *answer, PlansToTry(*answer, /*most=*/2));
+  EXPECT_EQ(question.prompt_tokens, 300);
+  EXPECT_EQ(question.context, 320);
+  EXPECT_EQ(question.sequences.front().prompt_tokens, 300);
+}
+
+TEST(VerifyPlan, TrialsAreRoutedAsWasRecorded) {
+  planner::Asked asked(1e9, {2});
+  const auto num_experts = static_cast<size_t>(asked.spec.layers.front().moe->num_experts);
+  std::vector<double> counts(num_experts, 1);
+  counts.back() = 3;
+  asked.workload.routing.counts.assign(asked.spec.layers.size(), counts);
+  planner::PlanSearch search(asked.question);
+  const Result<planner::PlanAnswer> answer = SearchPlan(search);
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  const evaluate::TrialQuestion question =
+      TrialQuestionOf({}, search, *answer, PlansToTry(*answer, /*most=*/2));
+  ASSERT_EQ(question.router.shares.size(), asked.spec.layers.size());
+  const std::vector<double>& shares = question.router.shares.front();
+  EXPECT_NEAR(shares.back(), 3 * shares.front(), 1e-9);
 }
 
 TEST(VerifyPlan, WhatLiesOnADiskIsTriedWithNothing) {

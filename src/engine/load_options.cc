@@ -38,6 +38,7 @@ void ForEachField(Options& options, const Visit& visit) {
   visit("plan", options.plan);
   visit("router_skew", options.experiment.router.skew);
   visit("router_experts", options.experiment.router.num_experts);
+  visit("router_shares", options.experiment.router.shares);
   visit("record", options.record);
   visit("random_weights", options.random_weights);
   visit("verify_checkpoint", options.verify_checkpoint);

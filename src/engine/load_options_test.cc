@@ -41,7 +41,8 @@ TEST(LoadOptions, EveryFieldTravels) {
   options.plan.layout = strategy::Layout{.attention_dp = 2, .expert_ep = 2};
   options.plan.decode = strategy::Layout{.attention_dp = 2, .expert_tp = 2};
   options.plan.wire = plan::Wire::kFp8;
-  options.experiment.router = {.skew = 0.25, .num_experts = 4};
+  options.experiment.router = {
+      .skew = 0.25, .num_experts = 4, .shares = {{0.5, 0.75, 0.75}, {1, 1, 0}}};
   options.record = true;
   options.random_weights = true;
   options.verify_checkpoint = true;
@@ -72,6 +73,7 @@ TEST(LoadOptions, EveryFieldTravels) {
   EXPECT_EQ(read.plan.wire, plan::Wire::kFp8);
   EXPECT_EQ(read.experiment.router.skew, 0.25);
   EXPECT_EQ(read.experiment.router.num_experts, 4);
+  EXPECT_EQ(read.experiment.router.shares, options.experiment.router.shares);
   EXPECT_TRUE(read.record);
   EXPECT_TRUE(read.random_weights);
   EXPECT_TRUE(read.verify_checkpoint);

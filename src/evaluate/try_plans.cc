@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/environment.h"
+#include "base/plain_number.h"
 #include "comm/agree.h"
 #include "comm/from_rank_zero.h"
 #include "device/cpu/cpu_device.h"
@@ -174,8 +176,8 @@ class Runner {
     const bool fits = is_there || loaded + one <= question_.most_load_seconds;
     if (Told(fits ? 1 : 0) != 0) return true;
     trials_.plans[index].why_not = fmt::format(
-        "loading its weights would take about {:.2g} s, and {:.2g} s is what trying plans may cost",
-        one, question_.most_load_seconds);
+        "loading its weights would take about {} s, and {} s is what trying plans may cost",
+        PlainNumber(one, 2), PlainNumber(question_.most_load_seconds, 2));
     return false;
   }
 
@@ -232,16 +234,14 @@ class Runner {
           "with convene bench"};
     }
     ReadyPlan& ready = ready_[index];
-    ready.steps = StepsOf(question_, plan, spec_.vocab_size);
+    ready.steps = StepsOf(question_, plan, spec_);
     int longest = 2;
     int num_blocks = 1;
     size_t most_sequences = 1;
     for (const StepToRun& step : ready.steps) {
       num_blocks = std::max(num_blocks, step.num_blocks());
       most_sequences = std::max(most_sequences, step.step().size());
-      for (const device::SequenceStep& each : step.step()) {
-        longest = std::max(longest, each.first_position + static_cast<int>(each.tokens.size()));
-      }
+      longest = std::max(longest, step.longest());
     }
     engine::LoadOptions options = OptionsOf(index);
     options.max_step_tokens = std::max(options.max_step_tokens, static_cast<int>(most_sequences));
@@ -262,24 +262,40 @@ class Runner {
     WriteCache(transformer->kv_cache());
     ready.transformer = *std::move(transformer);
     if (group_.rank() != 0) return {};
-    ready.transformer->ObserveSteps([this](const runtime::RecordedStep& step) { last_ = step; });
+    ready.transformer->ObserveSteps(
+        [this](const runtime::RecordedStep& step) { ran_.push_back(step); });
     return {};
   }
 
   // On rank 0 the seconds from its beginning until all ranks are through with its tasks; telling
-  // rank 0 of them comes after that.
+  // rank 0 of them comes after that. What the encoder does before it is part of it, and `ran_` then
+  // has both.
   double RunStep(ReadyPlan& ready, StepToRun& step, uint64_t number) {
+    const bool encodes = !step.inputs().empty();
     if (group_.rank() != 0) {
+      if (encodes) ready.transformer->FollowStep();
       ready.transformer->FollowStep();
       return 0;
     }
     step.DrawTokens(number);
+    ran_.clear();
+    double seconds = 0;
+    // Where it fails, the others wait for the step all the same.
+    if (encodes) {
+      seconds += Timed([&] { return ready.transformer->Encode(step.inputs(), {}); });
+    }
+    return seconds + Timed([&] {
+             return ready.transformer->Forward(
+                 step.step(), [](int, int, const runtime::Logits&) {}, step.phase());
+           });
+  }
+
+  double Timed(const std::function<Status()>& run) {
     const auto start = Clock::now();
-    const Status done = ready.transformer->Forward(
-        step.step(), [](int, int, const runtime::Logits&) {}, step.phase());
+    const Status done = run();
     if (!done && !failed_) failed_ = done.error();
     const double began = std::chrono::duration<double>(start.time_since_epoch()).count();
-    return last_.start - began + last_.timeline.seconds();
+    return ran_.back().start - began + ran_.back().timeline.seconds();
   }
 
   TrialRun Once(size_t index) {
@@ -313,7 +329,7 @@ class Runner {
       } else {
         run.prefill_seconds += step.count() * seconds;
       }
-      if (group_.rank() == 0) run.steps.push_back(last_);
+      run.steps.insert(run.steps.end(), ran_.begin(), ran_.end());
     }
     const cost::ReferenceSpeed after = reference.Measure(group_);
     run.speed = {.read_bytes_per_second =
@@ -345,9 +361,9 @@ class Runner {
       // Two plans are compared whatever it takes.
       const bool fits = order.size() < 2 || trials_.run_seconds + with <= question_.seconds;
       if (Told(fits ? 1 : 0) == 0) {
-        trials_.plans[i].why_not = fmt::format(
-            "there is no time for it: a run takes {:.2g} s, and there are {:.4g} s for all",
-            once[i], question_.seconds);
+        trials_.plans[i].why_not =
+            fmt::format("there is no time for it: a run takes {} s, and there are {} s for all",
+                        PlainNumber(once[i], 2), PlainNumber(question_.seconds));
         continue;
       }
       turn = with;
@@ -394,7 +410,7 @@ class Runner {
   std::map<kernels::WeightFormat, ReferenceKernel> references_;
   std::vector<std::unique_ptr<PlacedWeights>> placed_;
   std::vector<ReadyPlan> ready_;
-  runtime::RecordedStep last_;
+  std::vector<runtime::RecordedStep> ran_;  // on rank 0, since the last step began
   uint64_t num_runs_ = 0;
   std::optional<Error> failed_;
   Trials trials_;
@@ -409,11 +425,13 @@ double Mean(const std::vector<double>& values) {
 }  // namespace
 
 nlohmann::json ToJson(const TrialQuestion& question) {
-  nlohmann::json json = {{"context", question.context},
+  nlohmann::json json = {{"prompt_tokens", question.prompt_tokens},
+                         {"context", question.context},
                          {"step_tokens", question.step_tokens},
                          {"expand_from_tokens", question.expand_from_tokens},
                          {"router_skew", question.router.skew},
                          {"num_experts_skew", question.router.num_experts},
+                         {"router_shares", question.router.shares},
                          {"memory_budgets", question.memory_budgets},
                          {"seconds", question.seconds},
                          {"most_load_seconds", question.most_load_seconds},
@@ -429,14 +447,17 @@ nlohmann::json ToJson(const TrialQuestion& question) {
 }
 
 TrialQuestion TrialQuestionFromJson(const nlohmann::json& json) {
-  TrialQuestion question{.context = json.at("context").get<int>(),
-                         .step_tokens = json.at("step_tokens").get<int>(),
-                         .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
-                         .router = {.skew = json.at("router_skew").get<double>(),
-                                    .num_experts = json.at("num_experts_skew").get<int>()},
-                         .memory_budgets = json.at("memory_budgets").get<std::vector<uint64_t>>(),
-                         .seconds = json.at("seconds").get<double>(),
-                         .most_load_seconds = json.at("most_load_seconds").get<double>()};
+  TrialQuestion question{
+      .prompt_tokens = json.at("prompt_tokens").get<int>(),
+      .context = json.at("context").get<int>(),
+      .step_tokens = json.at("step_tokens").get<int>(),
+      .expand_from_tokens = json.at("expand_from_tokens").get<int>(),
+      .router = {.skew = json.at("router_skew").get<double>(),
+                 .num_experts = json.at("num_experts_skew").get<int>(),
+                 .shares = json.at("router_shares").get<std::vector<std::vector<double>>>()},
+      .memory_budgets = json.at("memory_budgets").get<std::vector<uint64_t>>(),
+      .seconds = json.at("seconds").get<double>(),
+      .most_load_seconds = json.at("most_load_seconds").get<double>()};
   for (const auto& each : json.at("plans")) {
     Result<plan::Plan> plan = plan::PlanFromJson(each);
     CHECK(plan.ok(), "rank 0 sent a plan: {}", plan.error().message);

@@ -24,6 +24,7 @@ struct TrialQuestion {
   // With the format of their weights, and all with the same number of threads.
   std::vector<plan::Plan> plans = {};
   std::vector<planner::RequestLengths> sequences = {};  // that run together, with their prompts
+  int prompt_tokens = 0;       // the mean of all, of which decode's context begins with as many
   int context = 0;             // tokens before a generated one; 0: no decode
   int step_tokens = 512;       // most tokens of a step of a group of ranks, unless a plan says it
   int expand_from_tokens = 0;  // as AttentionRole's: what the prices were made with
@@ -41,7 +42,7 @@ TrialQuestion TrialQuestionFromJson(const nlohmann::json& json);
 
 // Once through the steps that stand for the workload.
 struct TrialRun {
-  double prefill_seconds = 0;  // of all prompts
+  double prefill_seconds = 0;  // of all prompts; of an encoder-decoder with the first tokens
   double decode_seconds = 0;   // of a step, the mean of some; 0: no decode
   // Of a plan that divides the experts otherwise in decode: moving them there and back.
   double transition_seconds = 0;

@@ -317,8 +317,12 @@ Status CheckWorkload(const Workload& workload, const model::ModelSpec& spec) {
         "answers of one token have no time per token, since that token comes with the prompt; "
         "generate at least 2 tokens"};
   }
-  if (!workload.routing.counts.empty()) return CheckCounts(workload.routing, spec);
-  if (workload.routing.skew >= 0) return CheckSkew(workload.routing, spec);
+  return CheckRouting(workload.routing, spec);
+}
+
+Status CheckRouting(const Routing& routing, const model::ModelSpec& spec) {
+  if (!routing.counts.empty()) return CheckCounts(routing, spec);
+  if (routing.skew >= 0) return CheckSkew(routing, spec);
   return {};
 }
 

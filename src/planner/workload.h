@@ -94,8 +94,11 @@ Result<std::vector<RequestLengths>> RequestsFromTrace(std::string_view csv);
 // Error: what makes no sense by itself or for this model.
 Status CheckWorkload(const Workload& workload, const model::ModelSpec& spec);
 
+// Error: recorded or stated routing that is not of this model.
+Status CheckRouting(const Routing& routing, const model::ModelSpec& spec);
+
 // How likely a token visits each expert, by layer of the decoder, or one entry for all layers; none
-// where all experts are alike. Precondition: CheckWorkload.
+// where all experts are alike. Precondition: CheckRouting.
 std::vector<cost::ExpertShares> SharesOf(const Routing& routing, const model::ModelSpec& spec);
 
 // The prompts and answers of `count` sequences that run together: of requests in order of their

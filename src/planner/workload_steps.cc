@@ -217,13 +217,17 @@ std::vector<TypicalStep> PrefillStepsOf(const model::ModelSpec& spec,
 
 StepSequences DecodeStepOf(const model::ModelSpec& spec, const Workload& workload, int batch,
                            const strategy::Roles& roles) {
-  const auto prompt = static_cast<int>(workload.mean_prompt_tokens());
-  const int context = std::max(1, static_cast<int>(workload.mean_context()));
-  if (!spec.has_encoder()) return DecodeStep(batch, context, prompt, roles);
+  return DecodeStepOf(spec, static_cast<int>(workload.mean_prompt_tokens()),
+                      std::max(1, static_cast<int>(workload.mean_context())), batch, roles);
+}
+
+StepSequences DecodeStepOf(const model::ModelSpec& spec, int prompt_tokens, int context, int batch,
+                           const strategy::Roles& roles) {
+  if (!spec.has_encoder()) return DecodeStep(batch, context, prompt_tokens, roles);
   // The prompt is the encoder's: behind the decoder's token is the answer so far.
-  StepSequences groups = DecodeStep(batch, std::max(1, context - prompt), 1, roles);
+  StepSequences groups = DecodeStep(batch, std::max(1, context - prompt_tokens), 1, roles);
   for (auto& group : groups) {
-    for (SequenceRows& rows : group) rows.input_length = prompt;
+    for (SequenceRows& rows : group) rows.input_length = prompt_tokens;
   }
   return groups;
 }

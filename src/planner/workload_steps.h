@@ -52,5 +52,8 @@ std::vector<TypicalStep> PrefillStepsOf(const model::ModelSpec& spec,
                                         const strategy::Roles& roles, int step_tokens);
 StepSequences DecodeStepOf(const model::ModelSpec& spec, const Workload& workload, int batch,
                            const strategy::Roles& roles);
+// The same behind so many tokens, of which the first ones are the prompt.
+StepSequences DecodeStepOf(const model::ModelSpec& spec, int prompt_tokens, int context, int batch,
+                           const strategy::Roles& roles);
 
 }  // namespace convene::planner

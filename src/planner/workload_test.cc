@@ -198,6 +198,10 @@ TEST(WorkloadSteps, BehindADecodersTokenIsTheAnswerSoFar) {
   EXPECT_EQ(groups.front()[0].first_position, 20);
   EXPECT_EQ(groups.front()[0].input_length, 100);
   EXPECT_EQ(DecodeStepOf({}, workload, 3, {}).front()[0].first_position, 120);
+  // An answer that has hardly begun has its first token behind it.
+  const StepSequences first = DecodeStepOf(spec, /*prompt_tokens=*/100, /*context=*/100, 3, {});
+  EXPECT_EQ(first.front()[0].first_position, 1);
+  EXPECT_EQ(first.front()[0].input_length, 100);
 }
 
 TEST(WorkloadSteps, DecodeGivesGroupsTheirSequencesInTurn) {

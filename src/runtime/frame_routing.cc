@@ -52,13 +52,18 @@ FrameRouting::FrameRouting(const model::ModelSpec& spec, const TransformerOption
 void FrameRouting::Change(const device::Layer& layer, device::Frame& frame) {
   const model::MoeSpec& moe = *layer.spec.moe;
   const auto top_k = static_cast<size_t>(moe.top_k);
-  for (int row = 0; override_.is_set() && row < frame.own().count; ++row) {
+  const bool is_overridden = override_.is_recorded() ? !layer.is_encoder : override_.is_set();
+  for (int row = 0; is_overridden && row < frame.own().count; ++row) {
     // By the token and its place, as the router itself: no plan, batch or step changes the text.
     const int of_step = frame.row_of(row);
     const uint64_t key =
         TokenKey(layer.index, frame.rows.position(of_step), frame.rows.token(of_step));
-    OverrideExperts(override_, moe.num_experts, key,
-                    std::span(frame.experts).subspan(row * top_k, top_k));
+    const std::span<int32_t> chosen = std::span(frame.experts).subspan(row * top_k, top_k);
+    if (override_.is_recorded()) {
+      ChooseByShares(override_.shares[layer.index], key, chosen);
+    } else {
+      OverrideExperts(override_, moe.num_experts, key, chosen);
+    }
   }
   if (!capacity_.is_limited()) return;
   // Both stacks count for themselves.

@@ -1,6 +1,8 @@
 #include "runtime/router_override.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 
@@ -40,6 +42,33 @@ void OverrideExperts(const RouterOverride& router, int num_experts, uint64_t key
     } while (std::find(experts.begin(), experts.begin() + i, expert) != experts.begin() + i);
     experts[i] = expert;
   }
+  std::sort(experts.begin(), experts.end());
+}
+
+// Systematic sampling: experts lie side by side on a line, each as long as its share, in an order
+// of the token's own; those on which the points u, u + 1, u + 2 ... fall are chosen. As no share is
+// longer than one, each is met once at most, and with exactly its probability.
+void ChooseByShares(std::span<const double> shares, uint64_t key, std::span<int32_t> experts) {
+  CHECK(shares.size() >= experts.size(), "{} of {} experts", experts.size(), shares.size());
+  uint64_t state = key;
+  double point = static_cast<double>(NextRandom(state) >> 11) * 0x1p-53;
+  std::vector<int32_t> order(shares.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[NextRandom(state) % i]);
+  size_t num_chosen = 0;
+  double end = 0;
+  size_t num_left = 0;  // not chosen, at the front of `order`
+  for (const int32_t expert : order) {
+    end += shares[static_cast<size_t>(expert)];
+    if (num_chosen < experts.size() && end > point) {
+      experts[num_chosen++] = expert;
+      point += 1;
+    } else {
+      order[num_left++] = expert;
+    }
+  }
+  // Sums of shares that fall short of the number by rounding, or since fewer have any.
+  while (num_chosen < experts.size()) experts[num_chosen++] = order[--num_left];
   std::sort(experts.begin(), experts.end());
 }
 

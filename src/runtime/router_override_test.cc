@@ -65,6 +65,34 @@ TEST(RouterOverride, DependsOnTheKeyAlone) {
   EXPECT_NE(once, other);
 }
 
+TEST(RouterOverride, ExpertsAreChosenWithTheirShares) {
+  const std::vector<double> shares = {1, 0.75, 0, 0.1, 0.4, 0.25, 0.3, 0.2};  // three of a token
+  std::vector<int> counts(shares.size(), 0);
+  int together = 0;
+  for (int token = 0; token < kTokens; ++token) {
+    std::vector<int32_t> experts(3, -1);
+    ChooseByShares(shares, static_cast<uint64_t>(token), experts);
+    EXPECT_TRUE(std::is_sorted(experts.begin(), experts.end()));
+    EXPECT_EQ(std::set<int32_t>(experts.begin(), experts.end()).size(), 3u);
+    for (const int32_t expert : experts) ++counts[expert];
+    together += std::ranges::count(experts, 4) + std::ranges::count(experts, 6) == 2;
+  }
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double deviation = std::sqrt(shares[i] * (1 - shares[i]) / kTokens);
+    EXPECT_NEAR(counts[i] / double{kTokens}, shares[i], 5 * deviation) << i;
+  }
+  EXPECT_GT(together, 0);  // neighbours in their numbers are none on the line
+}
+
+TEST(RouterOverride, SharesOfTooFewExpertsAreFilledUp) {
+  for (uint64_t token = 0; token < 100; ++token) {
+    std::vector<int32_t> experts(3, -1);
+    ChooseByShares(std::vector<double>{0, 1, 0, 0}, token, experts);
+    EXPECT_EQ(std::set<int32_t>(experts.begin(), experts.end()).size(), 3u);
+    EXPECT_TRUE(std::ranges::count(experts, 1) == 1);
+  }
+}
+
 TEST(RouterOverrideDeathTest, NeedsAsManyExpertsAsATokenVisits) {
   std::vector<int32_t> experts(4);
   EXPECT_DEATH(OverrideExperts({.skew = 0.5, .num_experts = 3}, 64, 1, experts), "3 of 64 experts");
