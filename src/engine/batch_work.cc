@@ -1,6 +1,7 @@
 #include "engine/batch_work.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/scheduler.h"
 #include "planner/spilled_steps.h"
@@ -18,7 +19,7 @@ int BlocksOfSequence(const BatchWork& work) {
 double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens) {
   const auto requests = static_cast<double>(work.num_requests);
   const double together = std::min<double>(requests, max_sequences);
-  const double generating = requests / together * work.gen_tokens;
+  const double generating = std::ceil(requests / together) * work.gen_tokens;
   const double first_prompts = together * work.prompt_tokens / max_step_tokens;
   const double all_tokens = requests * (work.prompt_tokens + work.gen_tokens - 1) / max_step_tokens;
   return std::max({1.0, all_tokens, generating + first_prompts});

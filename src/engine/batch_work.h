@@ -27,7 +27,8 @@ struct BatchWork {
 int BlocksOfSequence(const BatchWork& work);
 
 // Steps until all requests are answered: as many as generate, `max_sequences` at a time, behind
-// those that read the first prompts; or as all tokens fill, if these are more.
+// those that read the first prompts; or as all tokens fill, if these are more. Answers are about as
+// long as each other, so those that come last take as many steps as any, however few they are.
 double StepsOf(const BatchWork& work, int max_sequences, int max_step_tokens);
 
 }  // namespace convene::engine

@@ -23,6 +23,8 @@ TEST(BatchWork, CountsTheStepsThatABatchTakes) {
   EXPECT_DOUBLE_EQ(StepsOf(work, 1000, 500), 10 + 10) << "no more than there are";
   // Ten at a time: each of ten rounds generates for ten steps.
   EXPECT_DOUBLE_EQ(StepsOf(work, 10, 500), 100 + 1);
+  // The last ten take as long as 90 do.
+  EXPECT_DOUBLE_EQ(StepsOf(work, 90, 500), 20 + 9);
   // Steps that are full of tokens.
   EXPECT_DOUBLE_EQ(StepsOf(work, 10, 10), 100 * 59 / 10.0);
   work = {};

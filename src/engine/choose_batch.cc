@@ -35,6 +35,23 @@ std::vector<int> Sizes(int least, int usual, int most, double factor) {
   return sizes;
 }
 
+// The fewest of `requests` that run together for all to be answered in as many rounds as with
+// `size` of them: more would take memory, and leave few for the last round.
+int EvenRounds(int64_t requests, int size) {
+  const int64_t rounds = (requests + size - 1) / size;
+  return static_cast<int>((requests + rounds - 1) / rounds);
+}
+
+// As many together as are worth a try; the first is what is usual.
+std::vector<int> SequencesToTry(const BatchQuestion& question) {
+  const BatchWork& work = question.work;
+  if (!work.chooses_sequences) return {question.max_sequences};
+  const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, plan::kMostSequences));
+  std::vector<int> sizes = Sizes(1, question.max_sequences, std::max(1, wanted), kSequencesFactor);
+  for (size_t i = 1; i < sizes.size(); ++i) sizes[i] = EvenRounds(work.num_requests, sizes[i]);
+  return sizes;
+}
+
 // "keys and values of 64 sequences take 576 MiB"
 std::string SpilledWords(const MemoryPlan& memory, int max_sequences) {
   return fmt::format("keys and values of {} take {}",
@@ -145,17 +162,12 @@ Status CheckDisk(const MemoryPlan& memory, int max_sequences, uint64_t disk_byte
 Result<ChosenBatch> ChooseBatch(const BatchQuestion& question) {
   const BatchWork& work = question.work;
   const int max_step_tokens = question.max_step_tokens;
-  const auto wanted = static_cast<int>(std::min<int64_t>(work.num_requests, plan::kMostSequences));
-  const std::vector<int> sequences_to_try =
-      work.chooses_sequences
-          ? Sizes(1, question.max_sequences, std::max(1, wanted), kSequencesFactor)
-          : std::vector{question.max_sequences};
   // No step has more than all prompts.
   const double all_prompts = static_cast<double>(work.num_requests) * work.prompt_tokens;
   const auto most_tokens =
       static_cast<int>(std::ceil(std::clamp<double>(all_prompts, 1, kMostChosenTokens)));
   Best best(question);
-  for (const int sequences : sequences_to_try) {
+  for (const int sequences : SequencesToTry(question)) {
     const std::vector<int> tokens_to_try =
         work.chooses_step_tokens
             ? Sizes(std::min(kFewestChosenTokens, max_step_tokens), max_step_tokens,

@@ -113,10 +113,27 @@ TEST(ChooseBatch, RunsMoreSequencesWhereMoreAreThere) {
   work.num_requests = 3;
   EXPECT_EQ(ChooseIn(work, 600)->max_sequences, 3);
   work.num_requests = 1000;
-  const Result<BatchChoice> many = ChooseIn(work, 600);
+  const Result<BatchChoice> many = ChooseIn(work, 900);
   EXPECT_GT(many->max_sequences, 64);
   EXPECT_GT(many->max_step_tokens, 512);
   EXPECT_THAT(many->Describe(kDiskAlone), HasSubstr("for each generated token"));
+}
+
+TEST(ChooseBatch, RoundsAreEven) {
+  // 128 in two rounds are 64 and 64, not 97 and 31.
+  for (const int num_requests : {33, 128, 400}) {
+    const BatchWork work{.num_requests = num_requests,
+                         .prompt_tokens = 100,
+                         .gen_tokens = 32,
+                         .chooses_sequences = true,
+                         .chooses_step_tokens = true};
+    for (const int num_pages : {150, 400, 700}) {
+      const int together = ChooseIn(work, num_pages)->max_sequences;
+      if (together == 32) continue;  // what is usual
+      const int rounds = (num_requests + together - 1) / together;
+      EXPECT_EQ(together, (num_requests + rounds - 1) / rounds) << num_requests << " " << num_pages;
+    }
+  }
 }
 
 TEST(ChooseBatch, APromptOfOneRequestIsReadInFewStepsWhereMemoryAllows) {
