@@ -266,9 +266,11 @@ class FlipSearch {
   }
 
   // The longest path through a schedule is a convex function of the seconds of its tasks, and so of
-  // how slow one rate is: beyond two points it lies above their line.
+  // how slow one rate is: beyond two points it lies above their line. Where requests arrive at a
+  // rate they wait in queues, which grow faster than that.
   double LeastScore(int candidate, double slowness) const {
     const std::map<double, double>& known = known_[candidate];
+    const bool is_stream = search_.question().workload.arrival_rate > 0;
     double least = 0;
     const auto beyond = [&](const auto& far, const auto& near) {
       const double slope = (far.second - near.second) / (far.first - near.first);
@@ -278,9 +280,10 @@ class FlipSearch {
     if (above != known.begin()) {
       const auto near = std::prev(above);
       least = std::max(least, near->second);  // slower is not faster
+      if (is_stream) return least;
       if (near != known.begin()) beyond(*std::prev(near), *near);
     }
-    if (above != known.end()) {
+    if (above != known.end() && !is_stream) {
       least = std::max(least, above->second * slowness / above->first);
       if (std::next(above) != known.end()) beyond(*std::next(above), *above);
     }

@@ -144,7 +144,8 @@ struct PlanFigures {
   double transition_seconds = 0;
   double solver_seconds = 0;
 
-  // What is to be small: seconds per generated token, or of the objective's own time; of which
+  // What is to be small: seconds per generated token, or of the objective's own time; at an arrival
+  // rate seconds of a request in place of those per token, which the rate decides; of which
   // kinds of task, and of steps with overlap, it is made; and what of it is no task of its own:
   // where requests arrive at a rate, a prompt waits for those before it and for steps of generated
   // tokens, and these for prompts.

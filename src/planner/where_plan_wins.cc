@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "cost/step_interval.h"
 #include "planner/pipeline_passes.h"
 
 namespace convene::planner {
@@ -149,7 +150,8 @@ Outcome OutcomeAt(PlanAtPoints& chosen, PlanAtPoints& other, const Parameter& pa
   const PointScore& second = other.At(parameter, value);
   if (!second.seconds) return first.seconds ? Outcome::kLoses : Outcome::kNeither;
   if (!first.seconds) return first.fits ? Outcome::kRunsAlone : Outcome::kFitsAlone;
-  return *second.seconds < *first.seconds ? Outcome::kWins : Outcome::kLoses;
+  // Less than that is too little to tell, and nobody would choose for it.
+  return cost::kLeastGain * *second.seconds <= *first.seconds ? Outcome::kWins : Outcome::kLoses;
 }
 
 std::vector<Span> SpansOf(const Parameter& parameter, int direction,

@@ -95,10 +95,23 @@ class Predictor {
     stretch(figures.time_per_token_interval, figures.time_per_token, decode->seconds / (1 - busy));
     stretch(figures.throughput_interval, figures.throughput,
             workload_.arrival_rate * workload_.mean_gen_tokens());
-    // Of one prompt or step, not of as many as run together.
-    if (workload_.objective == Objective::kTtft) Score(*prompt, 1, waiting, figures);
-    if (workload_.objective == Objective::kTimePerToken) {
-      Score(*decode, 1, figures.time_per_token - decode->seconds, figures);
+    // Of one prompt or step, not of as many as run together. Whatever keeps up generates as many
+    // tokens as are asked for: of throughput and goodput plans differ in what a request takes.
+    const double decode_waiting = figures.time_per_token - decode->seconds;
+    switch (workload_.objective) {
+      case Objective::kTtft:
+        Score(*prompt, 1, waiting, figures);
+        break;
+      case Objective::kTimePerToken:
+        Score(*decode, 1, decode_waiting, figures);
+        break;
+      case Objective::kThroughput:
+      case Objective::kGoodput: {
+        const double steps = workload_.mean_gen_tokens() - 1;
+        WholeStep request = *prompt;
+        Add(*decode, steps, request);
+        Score(request, 1, waiting + steps * decode_waiting, figures);
+      }
     }
     const double ttft = figures.ttft - options_.solver_seconds;  // nor is it in the score
     if (workload_.objective == Objective::kGoodput && !MeetsLimits(figures, ttft)) {
