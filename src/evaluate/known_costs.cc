@@ -124,13 +124,18 @@ MeasureStepsOptions QuickOptions(const engine::CostsRequest& request) {
   latent.heads = 6 * num_ranks;
   latent.latent = 512;
   latent.dense_intermediate = 1024 * num_ranks;
+  // Products before a norm over all heads are tasks of their own where ranks divide the heads.
+  ModelShape normed = plain;
+  normed.qk_norm = model::QkNorm::kWholeProjection;
+  normed.layers = 1;
+  normed.shared_intermediate = 0;
   std::vector<StepCase> cases = {{1, 512, 0}, {1, 128, 0}, {1, 16, 0},  {1, 128, 640},
                                  {1, 1, 300}, {4, 1, 600}, {16, 1, 200}};
   for (StepCase& each : cases) each.batch *= num_ranks;
   return {.weights = request.weights,
           .wire = request.wire,
           .rounds = 2,
-          .shapes = {plain, latent},
+          .shapes = {plain, latent, normed},
           .cases = std::move(cases),
           .ledger = &request.ledger};
 }

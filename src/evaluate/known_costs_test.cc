@@ -48,8 +48,10 @@ std::string WriteProfile(const std::string& name, const cost::StepCosts& costs) 
   return path;
 }
 
-// Rank 0's, of two ranks on a link of kLinkBytesPerSecond.
-engine::KnownCosts Known(const std::string& path) {
+// Rank 0's, of two ranks on a link of kLinkBytesPerSecond; where they are measured, on a small
+// model or, without cases, on those that users wait for.
+engine::KnownCosts Known(const std::string& path,
+                         const std::vector<StepCase>& cases = {{2, 16, 0}, {4, 1, 30}}) {
   const ModelShape small{.hidden = 64,
                          .heads = 4,
                          .layers = 2,
@@ -67,8 +69,8 @@ engine::KnownCosts Known(const std::string& path) {
     const auto known = KnownStepCosts(
         {.group = slow, .pool = pool, .kernels = **kernels::ChooseKernels(), .ledger = ledger},
         {.profile_path = path,
-         .shapes = {small},
-         .cases = {{2, 16, 0}, {4, 1, 30}},
+         .shapes = cases.empty() ? std::vector<ModelShape>{} : std::vector{small},
+         .cases = cases,
          .seconds = 0.1});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
@@ -94,6 +96,18 @@ TEST(KnownCosts, AreMeasuredWhereTheLinkIsAnother) {
   EXPECT_THAT(known.source, HasSubstr("the kept costs are of a link of 1000000 MB/s"));
   EXPECT_EQ(known.ranks.num_ranks, 2);
   EXPECT_TRUE(known.ranks.tasks[static_cast<size_t>(schedule::TaskKind::kExperts)].has_value());
+}
+
+// Plans of a model whose tasks nobody measured are not looked at.
+TEST(KnownCosts, AQuickMeasurementHasAllTasksOfRanksThatDivideAnyModel) {
+  using enum schedule::TaskKind;
+  const engine::KnownCosts known = Known(testing::TempDir() + "not_there.json", /*cases=*/{});
+  for (const schedule::TaskKind kind :
+       {kEmbed, kHead, kJoinLogits, kNormalize, kProject, kAttention, kAddPartials, kDense, kRoute,
+        kShared, kExperts, kReduce, kFinish}) {
+    EXPECT_TRUE(known.ranks.tasks[static_cast<size_t>(kind)].has_value()) << static_cast<int>(kind);
+  }
+  std::remove((testing::TempDir() + "not_there.json").c_str());
 }
 
 TEST(KnownCosts, AreMeasuredWhereTheKeptOnesKnowOfNoBytes) {
