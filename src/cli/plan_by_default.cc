@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/asked_question.h"
+#include "cli/plan_changes.h"
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
@@ -98,26 +99,6 @@ const char* WhyNotSearched(const ModelOptions& options, const plan::Plan& resolv
   if (resolved.auto_pipeline) return "--pipeline auto chooses chunks once costs are known";
   if (resolved.decode) return "--decode-experts says how decode divides the experts";
   return nullptr;
-}
-
-// What the chosen plan computes otherwise than one rank, and by how much: empty where it does not.
-std::string SayWhatChanges(const planner::PlanQuestion& question, const planner::Candidate& chosen,
-                           const std::string& first_format) {
-  std::string text;
-  plan::Plan exact = chosen.plan;
-  exact.wire = plan::Wire::kF32;
-  if (!planner::KeepsLogits(question.spec, exact, question.one_host)) {
-    text +=
-        "; it sums in another order, which changes logits by 0.1 to 0.3 % of their norm with "
-        "bf16 weights and by about 2 % with integer ones";
-  }
-  if (plan::Rounds(chosen.plan.wire)) {
-    text += fmt::format("; rows between ranks are rounded to {}", plan::Name(chosen.plan.wire));
-  }
-  if (chosen.setup.weights != first_format) {
-    text += fmt::format("; weights are {} where {} would fit", chosen.setup.weights, first_format);
-  }
-  return text;
 }
 
 // With so many sequences, and everything in memory.
@@ -216,15 +197,16 @@ DefaultPlan DescribeChosen(const ModelOptions& options, const plan::Plan& resolv
     return one.is_ranked() && one.is_allowed();
   };
   const bool are_exact = std::ranges::all_of(answer.candidates, [&](const planner::Candidate& one) {
-    return !is_choice(one) || SayWhatChanges(question, one, first_format).empty();
+    return !is_choice(one) || ChangesOf(question, one, first_format).empty();
   });
+  const std::string changes = JoinedChangesOf(question, chosen, first_format);
   plan.words = fmt::format(
       "plan: {}, predicted {} tokens/s, the best of {} that {} (--no-plan: as without a "
-      "profile){}{}",
+      "profile){}{}{}",
       Describe(chosen), PlainNumber(chosen.figures->throughput),
       std::ranges::count_if(answer.candidates, is_choice),
-      are_exact ? "compute what one rank would" : "are allowed",
-      SayWhatChanges(question, chosen, first_format), SayOneProcess(question, chosen));
+      are_exact ? "compute what one rank would" : "are allowed", changes.empty() ? "" : "; ",
+      changes, SayOneProcess(question, chosen));
   return plan;
 }
 

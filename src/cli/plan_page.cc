@@ -10,6 +10,7 @@
 #include "base/plain_number.h"
 #include "base/quote.h"
 #include "base/units.h"
+#include "cli/plan_changes.h"
 #include "cli/plan_command.h"
 #include "cli/profile_option.h"
 #include "drawing/gantt.h"
@@ -229,6 +230,9 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
   for (const auto& [name, value] : FigureLines(report.chosen(), workload)) {
     page += Row({std::string(name), Escape(value)});
   }
+  const std::string changes =
+      JoinedChangesOf(report.question, report.chosen(), UsualFormat(report));
+  if (!changes.empty()) page += Row({"changes", Escape(changes)});
   page += "</table>\n<h2>The plan and its alternatives</h2>\n" + Table(report);
   if (report.verification) {
     page += fmt::format("<h2>Measured</h2>\n<pre>{}</pre>\n",

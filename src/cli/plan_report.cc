@@ -14,6 +14,7 @@
 #include "base/quote.h"
 #include "base/units.h"
 #include "base/version.h"
+#include "cli/plan_changes.h"
 #include "cli/plan_command.h"
 #include "cli/planned_question.h"
 #include "cli/profile_option.h"
@@ -57,6 +58,10 @@ plan::Plan WholePlan(const Candidate& candidate) {
   return plan;
 }
 
+std::vector<std::string> ChangesIn(const PlanReport& report, const Candidate& candidate) {
+  return ChangesOf(report.question, candidate, UsualFormat(report));
+}
+
 ordered_json AlternativesJson(const PlanReport& report) {
   ordered_json list = ordered_json::array();
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
@@ -69,6 +74,7 @@ ordered_json AlternativesJson(const PlanReport& report) {
                     {"would_win", alternative.would_win},
                     {"command", CommandOf(report, candidate, "")},
                     {"needs", candidate.needs},
+                    {"changes", ChangesIn(report, candidate)},
                     {"predicted", FiguresJson(candidate)}});
   }
   return list;
@@ -212,6 +218,16 @@ ordered_json FiguresJson(const Candidate& candidate) {
   return json;
 }
 
+std::string UsualFormat(const PlanReport& report) {
+  for (const std::string& format : report.question.formats) {
+    const bool fits = std::ranges::any_of(report.answer.candidates, [&](const Candidate& one) {
+      return one.is_ranked() && one.setup.weights == format;
+    });
+    if (fits) return format;
+  }
+  return report.chosen().setup.weights;
+}
+
 std::string ReportLine(std::string_view name, std::string_view value) {
   return fmt::format("  {:<22}{}\n", name, value);
 }
@@ -277,6 +293,10 @@ std::string ToText(const PlanReport& report) {
   if (!report.answer.why_chosen.empty()) text += ReportLine("", report.answer.why_chosen);
   if (report.batch) text += ReportLine("batch", report.batch->Describe(workload.num_requests));
   text += DescribeFigures(chosen, workload);
+  std::string_view name = "changes";
+  for (const std::string& change : ChangesOf(report.question, chosen, UsualFormat(report))) {
+    text += ReportLine(std::exchange(name, ""), change);
+  }
   text += ReportLine("costs from", CostsWords(report));
   if (report.costs.steps.empty()) {
     if (const std::string relatives = WordsOfRelatives(report.costs); !relatives.empty()) {
@@ -411,6 +431,7 @@ ordered_json ToJson(const PlanReport& report) {
            {"seconds", one.seconds > 0 ? ordered_json(one.seconds) : ordered_json()}});
     }
   }
+  json["changes"] = ChangesIn(report, report.chosen());
   json["predicted"] = FiguresJson(report.chosen());
   if (report.verification) json["verified"] = file["predicted"]["verified"];
   json["alternatives"] = file["alternatives"];

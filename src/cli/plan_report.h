@@ -42,6 +42,8 @@ struct PlanReport {
 };
 
 std::string ToText(const PlanReport& report);
+// The first format of the weights with which a plan fits.
+std::string UsualFormat(const PlanReport& report);
 // Passes with what each contributed, and every rejected candidate with its reason.
 std::string ExplainSearch(const PlanReport& report);
 

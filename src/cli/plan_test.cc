@@ -78,6 +78,23 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
     EXPECT_FALSE(alternative["reason"].get<std::string>().empty());
     EXPECT_THAT(alternative["would_win"].get<std::string>(), HasSubstr("wins"));
   }
+  int num_with_changes = 0;
+  const auto check_changes = [&](const nlohmann::json& one, const nlohmann::json& plan) {
+    num_with_changes += one["changes"].empty() ? 0 : 1;
+    const std::string changes = one["changes"].dump();
+    const std::string wire = plan["wire"];
+    const std::string layout = plan["layout"];
+    EXPECT_EQ(changes.find("rounded to " + wire) != changes.npos, wire != "f32" && wire != "auto");
+    if (layout.starts_with("attention=tp2")) {
+      EXPECT_THAT(changes, HasSubstr("another order"));
+    }
+    if (layout == "attention=dp2,experts=ep2" && wire == "f32") {
+      EXPECT_EQ(changes, "[]");
+    }
+  };
+  check_changes(json, json["plan"]);
+  for (const auto& one : json["alternatives"]) check_changes(one, one["plan"]);
+  EXPECT_GT(num_with_changes, 0);
   EXPECT_EQ(json["passes"].size(), planner::SearchPasses().size());
 }
 

@@ -38,7 +38,7 @@ int RankOf(const LoadOptions& options) {
 // A plan counts what the model takes; a budget of memory is of all that the program has.
 std::string FewerThanPlanned(const LoadOptions& options, const MemoryPlan& memory) {
   const int planned = options.plan.experts_in_memory.value_or(0);
-  if (planned <= memory.num_page_buffers) return "";
+  if (planned <= memory.num_page_buffers || memory.has_all_pages) return "";
   return fmt::format("; the plan has {} in memory, for which there is no room", planned);
 }
 
