@@ -36,7 +36,7 @@ double MeanContextOf(const std::vector<RequestSums>& parts) {
     sum += generated * (MeanPrompt(part) + MeanAnswer(part) / 2);
     tokens += generated;
   }
-  return sum / tokens;
+  return tokens > 0 ? sum / tokens : 0;
 }
 
 std::vector<RequestSums> SumsOfEach(const std::vector<RequestLengths>& each) {

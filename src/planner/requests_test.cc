@@ -37,6 +37,12 @@ TEST(Requests, AreInTheOrderOfTheirPromptsWithWhatTheyComeTo) {
 }
 
 // A workload is copied for each value at which plans are asked about.
+TEST(Requests, NoneHaveNoContext) {
+  const Requests none(std::vector<RequestLengths>{});
+  EXPECT_TRUE(none.empty());
+  EXPECT_EQ(none.mean_context(), 0);
+}
+
 TEST(Requests, CopiesShareThem) {
   const Workload workload{.requests = SomeRequests(100)};
   const Workload copy = workload;
