@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -148,11 +149,52 @@ class SimulateCommand : public Command {
   }
 
  private:
+  // What was given, and of lengths and numbers that were not what the plan was made for.
+  WorkloadOptions WithPlanned(const planner::Workload& planned) const {
+    WorkloadOptions options = workload_options_;
+    const auto fill = [](std::optional<int>& option, double value) {
+      if (!option) option = static_cast<int>(std::lround(value));
+    };
+    if (options.trace.empty()) {
+      fill(options.prompt_tokens, planned.mean_prompt_tokens());
+      fill(options.gen_tokens, planned.mean_gen_tokens());
+    }
+    if (!options.batch && !options.requests && !options.arrival_rate) {
+      if (planned.arrival_rate > 0) {
+        options.arrival_rate = planned.arrival_rate;
+      } else if (planned.num_requests > 0) {
+        options.requests = planned.num_requests;
+      } else {
+        options.batch = planned.batch;
+      }
+    }
+    if (!options.objective && !options.ttft_limit && !options.time_per_token_limit) {
+      options.objective = std::string(planner::Name(planned.objective));
+      if (planned.limits.ttft > 0) options.ttft_limit = planned.limits.ttft;
+      if (planned.limits.time_per_token > 0) {
+        options.time_per_token_limit = planned.limits.time_per_token;
+      }
+    }
+    return options;
+  }
+
   // Where none was given, the one that the plan was made for, with the steps that were asked for.
   Result<planner::Workload> FindWorkload() {
-    if (IsGiven(workload_options_) || planned_.is_null()) {
-      Result<planner::Workload> workload = ReadWorkload(workload_options_);
+    std::optional<PlannedQuestion> planned;
+    if (!planned_.is_null()) {
+      Result<PlannedQuestion> question = PlannedQuestionFromJson(planned_);
+      if (!question) return question.error().At(plan_path_);
+      planned = *std::move(question);
+    }
+    if (IsGiven(workload_options_) || !planned) {
+      const bool is_beside = planned && workload_options_.path.empty();
+      const WorkloadOptions options =
+          is_beside ? WithPlanned(planned->workload) : workload_options_;
+      Result<planner::Workload> workload = ReadWorkload(options);
       if (!workload) return workload;
+      if (is_beside && options.routing.empty() && !options.skew) {
+        workload->routing = planned->workload.routing;
+      }
       const bool is_usual = !workload_options_.batch && workload_options_.path.empty();
       const bool is_chosen = workload->num_requests > 0;
       if ((is_usual || is_chosen) && plan_.sequences > 0) workload->batch = plan_.sequences;
@@ -165,10 +207,8 @@ class SimulateCommand : public Command {
       }
       return workload;
     }
-    const Result<PlannedQuestion> question = PlannedQuestionFromJson(planned_);
-    if (!question) return question.error().At(plan_path_);
-    if (!step_tokens_) step_tokens_ = question->step_tokens;
-    return question->workload;
+    if (!step_tokens_) step_tokens_ = planned->step_tokens;
+    return planned->workload;
   }
 
   // Reads the plan and, where no model was given, where the plan's one is.

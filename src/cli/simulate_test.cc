@@ -103,6 +103,28 @@ TEST_F(SimulateTest, ATraceIsInThePlansFileAsFarAsFiguresNeedIt) {
   }
 }
 
+TEST_F(SimulateTest, WhatIsNotGivenIsWhatThePlanWasMadeFor) {
+  const Outcome planned =
+      Run({"plan", model_, "--profile", Path("profile.json"), "--ranks", "2", "--prompt-tokens",
+           "77", "--gen-tokens", "9", "--batch", "3", "--out", Path("plan.json")});
+  ASSERT_EQ(planned.status, kSuccess) << planned.err;
+  const auto workload_with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--profile", Path("profile.json"), "--json", "-"});
+    const Outcome outcome = Simulate("plan.json", words);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["workload"];
+  };
+  const auto more = workload_with({"--batch", "5"});
+  EXPECT_EQ(more["mean_prompt_tokens"], 77);
+  EXPECT_EQ(more["mean_gen_tokens"], 9);
+  EXPECT_EQ(more["batch"], 5);
+  const auto longer = workload_with({"--gen-tokens", "12", "--objective", "ttft"});
+  EXPECT_EQ(longer["mean_prompt_tokens"], 77);
+  EXPECT_EQ(longer["mean_gen_tokens"], 12);
+  EXPECT_EQ(longer["batch"], 3);
+  EXPECT_EQ(longer["objective"], "ttft");
+}
+
 TEST_F(SimulateTest, WhatAFileSaysOfATraceIsChecked) {
   Write("trace.csv", UnevenTrace());
   const Outcome planned = Run({"plan", model_, "--profile", Path("profile.json"), "--ranks", "2",
