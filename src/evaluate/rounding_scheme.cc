@@ -108,6 +108,8 @@ void RoundRowToWholeScales(int group, std::span<float> row) {
 
 // As a backup gives a matrix of f32 back.
 void RoundAsBackup(int cols, std::span<float> values) {
+  // What is not finite stays: it is an error of whoever loads the model.
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
   const auto width = static_cast<size_t>(cols);
   const auto rows = static_cast<int>(values.size() / width);
   const auto at = [&](int row) { return values.data() + static_cast<size_t>(row) * width; };
