@@ -45,7 +45,8 @@ Result<plan::Plan> ReadPlan(const std::string& path) {
 }
 
 Result<evaluate::TrialQuestion> QuestionOf(const Options& options) {
-  evaluate::TrialQuestion question{.expand_from_tokens = strategy::kExpandFromTokens,
+  evaluate::TrialQuestion question{.prompt_tokens = options.prompt_tokens,
+                                   .expand_from_tokens = strategy::kExpandFromTokens,
                                    .router = options.router,
                                    .seconds = options.seconds};
   for (const std::string& path : options.plans) {
