@@ -168,12 +168,13 @@ class SimulateCommand : public Command {
         options.batch = planned.batch;
       }
     }
-    if (!options.objective && !options.ttft_limit && !options.time_per_token_limit) {
+    if (!options.objective) {
       options.objective = std::string(planner::Name(planned.objective));
-      if (planned.limits.ttft > 0) options.ttft_limit = planned.limits.ttft;
-      if (planned.limits.time_per_token > 0) {
-        options.time_per_token_limit = planned.limits.time_per_token;
-      }
+      const auto fill_limit = [](std::optional<double>& option, double limit) {
+        if (!option && limit > 0) option = limit;
+      };
+      fill_limit(options.ttft_limit, planned.limits.ttft);
+      fill_limit(options.time_per_token_limit, planned.limits.time_per_token);
     }
     return options;
   }
@@ -194,6 +195,11 @@ class SimulateCommand : public Command {
       if (!workload) return workload;
       if (is_beside && options.routing.empty() && !options.skew) {
         workload->routing = planned->workload.routing;
+      }
+      // Those of a trace are not all as long as their mean.
+      const bool has_lengths = workload_options_.prompt_tokens || workload_options_.gen_tokens;
+      if (is_beside && options.trace.empty() && !has_lengths) {
+        workload->requests = planned->workload.requests;
       }
       const bool is_usual = !workload_options_.batch && workload_options_.path.empty();
       const bool is_chosen = workload->num_requests > 0;

@@ -125,6 +125,31 @@ TEST_F(SimulateTest, WhatIsNotGivenIsWhatThePlanWasMadeFor) {
   EXPECT_EQ(longer["objective"], "ttft");
 }
 
+TEST_F(SimulateTest, OneOptionLeavesATraceAndLimitsAsTheyWere) {
+  Write("trace.csv", UnevenTrace());
+  const auto plan_with = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", model_, "--profile", Path("profile.json"), "--ranks", "2",
+                                 "--trace", Path("trace.csv"), "--out", Path("plan.json")});
+    const Outcome planned = Run(words);
+    EXPECT_EQ(planned.status, kSuccess) << planned.err;
+    return nlohmann::json::parse(Read("plan.json"))["predicted"];
+  };
+  const auto of_batch = plan_with({"--batch", "12"});
+  const std::vector<std::string> common = {"--profile", Path("profile.json"), "--json", "-"};
+  std::vector<std::string> words = {"--batch", "12"};
+  words.insert(words.end(), common.begin(), common.end());
+  const Outcome same = Simulate("plan.json", words);
+  ASSERT_EQ(same.status, kSuccess) << same.err;
+  EXPECT_EQ(nlohmann::json::parse(same.out)["predicted"]["ttft_s"], of_batch["ttft_s"]);
+
+  plan_with({"--batch", "12", "--objective", "goodput", "--ttft-limit", "20"});
+  words = {"--ttft-limit", "30"};
+  words.insert(words.end(), common.begin(), common.end());
+  const Outcome limited = Simulate("plan.json", words);
+  ASSERT_EQ(limited.status, kSuccess) << limited.err;
+  EXPECT_EQ(nlohmann::json::parse(limited.out)["workload"]["objective"], "goodput");
+}
+
 TEST_F(SimulateTest, WhatAFileSaysOfATraceIsChecked) {
   Write("trace.csv", UnevenTrace());
   const Outcome planned = Run({"plan", model_, "--profile", Path("profile.json"), "--ranks", "2",
