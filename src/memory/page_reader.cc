@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "memory/refused_transfers.h"
 
 namespace convene::memory {
 namespace {
@@ -41,6 +42,7 @@ class PageReader::Run {
         arrived_(arrived),
         feed_(std::move(feed)),
         pieces_(static_cast<size_t>(reader.queue_->depth())),
+        refused_(pieces_.size()),
         progress_(reads.size()) {
     for (uint32_t tag = 0; tag < pieces_.size(); ++tag) free_.push_back(tag);
   }
@@ -116,13 +118,16 @@ class PageReader::Run {
     const uint64_t offset = reads_[piece.read_idx].offset + piece.begin;
     const auto& change = reader_.options_.change_result;
     const int64_t result = change ? change(offset, finished.result) : finished.result;
-    if (!failure_ && (result == -EINTR || result == -EAGAIN)) return Begin(finished.tag);
+    const bool is_refused = result == -EINTR || result == -EAGAIN;
+    if (is_refused && !failure_ && refused_.WaitToTryAgain()) return Begin(finished.tag);
+    if (result > 0) refused_.SomeBytesCame();
     if (result < 0) {
       Error error = SystemError(fmt::format("cannot read {} bytes at byte {} of {}",
                                             piece.requested, offset, reader_.path_),
                                 static_cast<int>(-result));
       // Whatever a disk calls it, the data cannot be had.
-      if (error.kind != ErrorKind::kResourceExhausted) error.kind = ErrorKind::kDataLoss;
+      const bool is_lack = error.kind == ErrorKind::kResourceExhausted && !is_refused;
+      if (!is_lack) error.kind = ErrorKind::kDataLoss;
       return Fail(finished.tag, std::move(error));
     }
     const uint64_t wanted = piece.end - piece.begin;
@@ -187,6 +192,7 @@ class PageReader::Run {
   Feed feed_;
   std::vector<Piece> pieces_;   // by tag
   std::vector<uint32_t> free_;  // tags
+  RefusedTransfers refused_;
   struct Progress {
     std::vector<bool> is_there = {};  // by request
     size_t num_first = 0;             // so many of the first ones

@@ -167,6 +167,19 @@ TEST_P(PageReaderTest, ReadsThatGiveNothingOfAWholeFileAreTriedAgain) {
   EXPECT_THAT(refused.error().message, HasSubstr("gave 17 of 5000 bytes at byte 0"));
 }
 
+TEST_P(PageReaderTest, ADiskThatRefusesForEverIsAnError) {
+  bool refuses = true;
+  const auto reader =
+      Open([&](uint64_t, int64_t result) -> int64_t { return refuses ? -EAGAIN : result; });
+  const std::vector<PageRead> reads = Reads();
+  const Status refused = reader->Read(reads, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kDataLoss);
+  EXPECT_THAT(refused.error().message, HasSubstr("Resource temporarily unavailable"));
+  refuses = false;
+  EXPECT_TRUE(reader->Read(reads, {}));
+}
+
 TEST_P(PageReaderTest, AFailingDiskIsAnErrorThatSaysWhereAndTheNextReadWorks) {
   bool fails = true;
   const auto reader = Open([&](uint64_t offset, int64_t result) -> int64_t {

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "memory/page_reader.h"
+#include "memory/refused_transfers.h"
 
 namespace convene::memory {
 
@@ -31,7 +32,8 @@ class SpillFile::Run {
       : file_(file),
         transfers_(transfers),
         is_write_(is_write),
-        pieces_(static_cast<size_t>(file.queue_->depth())) {
+        pieces_(static_cast<size_t>(file.queue_->depth())),
+        refused_(pieces_.size()) {
     for (uint32_t tag = 0; tag < pieces_.size(); ++tag) free_.push_back(tag);
   }
 
@@ -90,7 +92,9 @@ class SpillFile::Run {
     const auto& change = file_.options_.change_result;
     const int64_t result =
         change ? change(piece.offset, is_write_, finished.result) : finished.result;
-    if (!failure_ && (result == -EINTR || result == -EAGAIN)) return Begin(finished.tag);
+    const bool is_refused = result == -EINTR || result == -EAGAIN;
+    if (is_refused && !failure_ && refused_.WaitToTryAgain()) return Begin(finished.tag);
+    if (result > 0) refused_.SomeBytesCame();
     const auto done = static_cast<uint64_t>(std::max<int64_t>(result, 0));
     // A part of it is taken up to the last whole block; nothing at all is a file that was cut.
     const uint64_t whole = std::min(done, piece.size_bytes) / kDirectBlockBytes * kDirectBlockBytes;
@@ -114,6 +118,7 @@ class SpillFile::Run {
   bool is_write_;
   std::vector<SpillTransfer> pieces_;  // by tag: what one request moves
   std::vector<uint32_t> free_;         // tags
+  RefusedTransfers refused_;
   size_t next_ = 0;
   uint64_t next_begin_ = 0;  // of its next piece
   std::optional<Error> failure_;

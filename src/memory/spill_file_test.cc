@@ -119,6 +119,20 @@ TEST_F(SpillFileTest, ADiskThatFailsIsAnErrorThatSaysWhere) {
   EXPECT_TRUE(file->Read(transfers_).ok());
 }
 
+TEST_F(SpillFileTest, ADiskThatRefusesForEverIsAnError) {
+  int num_refusals = 5;
+  const auto file = Make({.change_result = [&](uint64_t, bool, int64_t result) -> int64_t {
+    return num_refusals-- > 0 ? -EAGAIN : result;
+  }});
+  EXPECT_TRUE(file->Write(transfers_).ok());
+  num_refusals = 1 << 20;
+  const Status read = file->Read(transfers_);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().kind, ErrorKind::kDataLoss);
+  EXPECT_NE(read.error().message.find("Resource temporarily unavailable"), std::string::npos)
+      << read.error().message;
+}
+
 TEST_F(SpillFileTest, ADiskThatIsTooSmallIsSaidBeforehand) {
   const uint64_t too_much = SpillFile::FreeBytes(directory_) + (uint64_t{1} << 40);
   const auto file = SpillFile::Create(directory_, too_much / kBlock * kBlock, {});
