@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "comm/agree.h"
 #include "hardware/affinity.h"
 
@@ -16,7 +18,8 @@ namespace convene::comm {
 void ShareCpusOfHost(Group& group) {
   std::vector<int> own;
   if (const Result<std::vector<int>> mask = hardware::CurrentAffinity()) own = *mask;
-  const std::string host = HostName();
+  const std::string machine = MachineName();
+  const std::string host = fmt::format("{:x}", DigestOf(std::as_bytes(std::span(machine))));
   std::set<int> together;
   for (const std::string& told : GatherTexts(group, fmt::format("{} {}", host, fmt::join(own, " ")),
                                              "sharing the CPUs of hosts")) {

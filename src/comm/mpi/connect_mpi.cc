@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "base/check.h"
+#include "base/digest.h"
 #include "base/environment.h"
 #include "comm/agree.h"
 #include "comm/mpi/mpi_group.h"
@@ -20,10 +22,10 @@
 namespace convene::comm {
 namespace {
 
-// Containers of one host have a network between them, too.
-uint64_t OwnNetwork() {
+// Containers of one host have a network between them, too, and numbers of processes of their own.
+uint64_t OwnNamespace(const char* file) {
   struct stat status = {};
-  return stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
+  return stat(file, &status) == 0 ? status.st_ino : 0;
 }
 
 // Everybody's host and process, by rank.
@@ -31,18 +33,26 @@ std::vector<Peer> GatherPeers(int size) {
   struct Card {
     char host[252];
     int pid;
+    uint64_t machine;  // hosts may have the same name
     uint64_t network;
+    uint64_t processes;
   };
   Card own = {};
   std::strncpy(own.host, HostName().c_str(), sizeof(own.host) - 1);
   own.pid = getpid();
-  own.network = OwnNetwork();
+  const std::string machine = MachineName();
+  own.machine = DigestOf(std::as_bytes(std::span(machine)));
+  own.network = OwnNamespace("/proc/self/ns/net");
+  own.processes = OwnNamespace("/proc/self/ns/pid");
   std::vector<Card> cards(size);
   MPI_Allgather(&own, sizeof(own), MPI_BYTE, cards.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
   std::vector<Peer> peers;
   for (const Card& card : cards) {
-    const bool is_far = std::strcmp(card.host, own.host) != 0 || card.network != own.network;
-    peers.push_back({.host = card.host, .pid = card.pid, .is_far = is_far});
+    const bool is_here = card.machine == own.machine;
+    peers.push_back({.host = card.host,
+                     .pid = card.pid,
+                     .is_far = !is_here || card.network != own.network,
+                     .has_pid_here = is_here && card.processes == own.processes});
   }
   return peers;
 }
@@ -97,11 +107,10 @@ Result<std::unique_ptr<Group>> ConnectMpi(const LaunchedRank& launched) {
   // Until here an error ended the job with MPI's words, from here on with ours.
   for (const MPI_Comm queue : job->queues) MPI_Comm_set_errhandler(queue, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(job->signs_of_life, MPI_ERRORS_RETURN);
-  const std::string& host = job->peers[job->rank].host;
   std::vector<Neighbour> neighbours;
   for (int rank = 0; rank < job->size; ++rank) {
     const Peer& peer = job->peers[rank];
-    if (rank != job->rank && peer.host == host) neighbours.push_back({rank, peer.pid});
+    if (rank != job->rank && peer.has_pid_here) neighbours.push_back({rank, peer.pid});
   }
   EndWithMessageOnSigterm(job->OwnName(), neighbours);
   return std::unique_ptr<Group>(std::make_unique<MpiGroup>(std::move(job)));

@@ -15,8 +15,9 @@ namespace convene::comm {
 struct Peer {
   std::string host;
   int pid = 0;
-  std::string role = {};  // what it does, as "experts"; empty: nothing to say
-  bool is_far = false;    // a network is between it and this process
+  std::string role = {};      // what it does, as "experts"; empty: nothing to say
+  bool is_far = false;        // a network is between it and this process
+  bool has_pid_here = false;  // signals of this process reach it by `pid`
 };
 
 struct MpiJob {
