@@ -1,6 +1,7 @@
 #include "planner/expert_cuts.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -120,6 +121,14 @@ std::vector<std::vector<double>> CutsToTry(const ExpertStep& step, Pipeline pipe
       step.roles.num_ranks() == 1) {
     return cuts;
   }
+  // Even chunks have no cuts, and the same under another name is nothing to try.
+  const auto is_even = [&](const std::vector<double>& tried) {
+    Pipeline with_cuts = pipeline;
+    with_cuts.cuts = tried;
+    return std::ranges::all_of(std::array{num_experts, fewest}, [&](int count) {
+      return strategy::ExpertEnds(with_cuts, count) == strategy::ExpertEnds(pipeline, count);
+    });
+  };
   const Curves curves = CurvesOf(step, moe);
   for (int sent = 0; sent <= kSteps; ++sent) {
     for (int returned = 0; sent + returned <= kSteps; ++returned) {
@@ -130,7 +139,8 @@ std::vector<std::vector<double>> CutsToTry(const ExpertStep& step, Pipeline pipe
       }
       std::vector<double> tried =
           Rounded(pipeline, EqualParts(mixture, pipeline.chunks), num_experts);
-      if (std::ranges::find(cuts, tried) == cuts.end()) cuts.push_back(std::move(tried));
+      const bool is_new = std::ranges::find(cuts, tried) == cuts.end() && !is_even(tried);
+      if (is_new) cuts.push_back(std::move(tried));
     }
   }
   return cuts;

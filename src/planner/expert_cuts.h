@@ -23,7 +23,8 @@ struct ExpertStep {
 
 // Shares of a rank's experts at which chunks of the pipeline could end, as Pipeline::cuts: those
 // that divide into equal parts a mixture of expected FLOPs, rows dispatched and rows returned, each
-// once. None where the pipeline is not cut by experts, or ranks have fewer experts than chunks.
+// once, but even ones. None where the pipeline is not cut by experts, or ranks have fewer experts
+// than chunks.
 std::vector<std::vector<double>> CutsToTry(const ExpertStep& step, strategy::Pipeline pipeline);
 
 // The pipeline, which is cut by experts, with the cuts of which the simulator says that a layer is

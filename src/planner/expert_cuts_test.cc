@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/costs_test.h"
+#include "strategy/expert_cuts.h"
 
 namespace convene::planner {
 namespace {
@@ -75,6 +76,25 @@ TEST(FitCuts, FollowRecordedRouting) {
   ASSERT_FALSE(fitted.pipeline.cuts.empty());
   EXPECT_LE(fitted.pipeline.cuts.front(), 0.25);
   EXPECT_LT(fitted.seconds(), Seconds(question, even));
+}
+
+TEST(CutsToTry, HaveNoEvenOnes) {
+  const model::ModelSpec spec = SpecOf(16, 2);
+  const PipelineQuestion question = QuestionOfCuts(spec);
+  const ExpertStep step = {.spec = spec,
+                           .roles = question.roles,
+                           .tokens_per_group = question.tokens_per_group,
+                           .shares = question.shares};
+  for (const int chunks : {2, 3, 4, 8}) {
+    const Pipeline even{.chunks = chunks, .cut = ChunkCut::kExperts};
+    const int num_experts = question.roles.expert_split().MostExperts(16);
+    for (const std::vector<double>& cuts : CutsToTry(step, even)) {
+      Pipeline with_cuts = even;
+      with_cuts.cuts = cuts;
+      EXPECT_NE(strategy::ExpertEnds(with_cuts, num_experts),
+                strategy::ExpertEnds(even, num_experts));
+    }
+  }
 }
 
 TEST(FitCuts, LeaveAloneWhatIsNotCutByExperts) {
