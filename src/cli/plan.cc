@@ -17,6 +17,7 @@
 #include "cli/output.h"
 #include "cli/parsed_by.h"
 #include "cli/plan_by_default.h"
+#include "cli/plan_changes.h"
 #include "cli/plan_options.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
@@ -34,6 +35,7 @@
 #include "planner/explain_plan.h"
 #include "planner/operator_pricer.h"
 #include "planner/plan_search.h"
+#include "planner/where_plan_wins.h"
 #include "weights/packed_directory.h"
 
 namespace convene::cli {
@@ -43,6 +45,38 @@ constexpr int kMostPlannedRanks = 64;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Where the chosen plan computes something else than one rank would, the best plan that does not
+// is an alternative, too: what is gained for what changes.
+void AddBestExact(planner::PlanSearch& search, const planner::PlanAnswer& answer,
+                  planner::Explanation& explanation) {
+  const planner::PlanQuestion& question = search.question();
+  const std::string usual = UsualFormat(question, answer);
+  const auto is_exact = [&](const planner::Candidate& one) {
+    return one.is_ranked() && ChangesOf(question, one, usual).empty();
+  };
+  const planner::Candidate& chosen = answer.candidates[answer.chosen];
+  const auto best = std::ranges::find_if(answer.candidates, is_exact);  // the fastest come first
+  if (is_exact(chosen) || best == answer.candidates.end()) return;
+  const int exact = static_cast<int>(best - answer.candidates.begin());
+  std::vector<planner::Alternative>& alternatives = explanation.alternatives;
+  if (std::ranges::find(alternatives, exact, &planner::Alternative::candidate) !=
+      alternatives.end()) {
+    return;
+  }
+  planner::PlanAtPoints at_chosen(search, chosen);
+  planner::PlanAtPoints at_exact(search, *best);
+  planner::Alternative alternative{.candidate = exact,
+                                   .slower = best->figures->score / chosen.figures->score - 1,
+                                   .reason = WhySlower(*best->figures, *chosen.figures)};
+  alternative.would_win =
+      alternative.slower < 0
+          ? "is predicted to be faster here"
+          : WhereItWins(at_chosen, at_exact, planner::ParametersOf(search.question()));
+  const auto place = std::ranges::find_if(
+      alternatives, [&](const planner::Alternative& other) { return other.candidate > exact; });
+  alternatives.insert(place, std::move(alternative));
 }
 
 class MakePlanCommand : public Command {
@@ -122,7 +156,8 @@ class MakePlanCommand : public Command {
       if (!verified) return verified.error();
       verification = *std::move(verified);
     }
-    const planner::Explanation explanation = ExplainPlan(search, *answer);
+    planner::Explanation explanation = ExplainPlan(search, *answer);
+    AddBestExact(search, *answer, explanation);
     const PlanReport report{.question = question,
                             .answer = *answer,
                             .explanation = explanation,

@@ -1,16 +1,18 @@
 #include "cli/plan_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/plain_number.h"
 #include "base/quote.h"
 #include "base/units.h"
-#include "cli/plan_changes.h"
 #include "cli/plan_command.h"
 #include "cli/profile_option.h"
 #include "drawing/gantt.h"
@@ -75,7 +77,10 @@ std::string FiguresRow(const Candidate& candidate, const std::string& slower,
               figures.time_per_token > 0
                   ? Within(figures.time_per_token, figures.time_per_token_interval)
                   : "none",
-              PlainNumber(figures.throughput), FormatBytes(candidate.memory.total()), why});
+              PlainNumber(figures.throughput),
+              candidate.memory_limit > 0 ? FormatBytes(candidate.memory.total())
+                                         : std::string(kMemoryNotLookedAt),
+              why});
 }
 
 std::string Table(const PlanReport& report) {
@@ -85,8 +90,11 @@ std::string Table(const PlanReport& report) {
                         "th");
   table += FiguresRow(report.chosen(), "chosen", Escape(report.answer.why_chosen));
   for (const planner::Alternative& alternative : report.explanation.alternatives) {
-    table += FiguresRow(report.of(alternative), fmt::format("{:+.1f} %", 100 * alternative.slower),
-                        Escape(alternative.reason) + "<br>" + Escape(alternative.would_win));
+    const std::string changes = AlternativeChanges(report, report.of(alternative));
+    std::string why = Escape(alternative.reason) + "<br>" + Escape(alternative.would_win);
+    if (!changes.empty()) why += "<br>" + Escape("changes: " + changes);
+    table +=
+        FiguresRow(report.of(alternative), fmt::format("{:+.1f} %", 100 * alternative.slower), why);
   }
   return table + "</table>\n";
 }
@@ -230,9 +238,12 @@ std::string PlanPage(const PlanReport& report, const std::vector<drawing::Traced
   for (const auto& [name, value] : FigureLines(report.chosen(), workload)) {
     page += Row({std::string(name), Escape(value)});
   }
-  const std::string changes =
-      JoinedChangesOf(report.question, report.chosen(), UsualFormat(report));
-  if (!changes.empty()) page += Row({"changes", Escape(changes)});
+  const std::vector<std::string> changes = ChangesIn(report, report.chosen());
+  if (!changes.empty()) {
+    page +=
+        Row({"changes",
+             Escape(fmt::format("{}; {}", fmt::join(changes, "; "), kWhereChangesWereMeasured))});
+  }
   page += "</table>\n<h2>The plan and its alternatives</h2>\n" + Table(report);
   if (report.verification) {
     page += fmt::format("<h2>Measured</h2>\n<pre>{}</pre>\n",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ std::string SecondsWithin(double seconds, const Interval& interval) {
 }
 
 std::string MemoryWords(const Candidate& candidate) {
+  if (candidate.memory_limit == 0) return std::string(kMemoryNotLookedAt);
   const planner::RankMemory& memory = candidate.memory;
   return fmt::format("{} of {}  (weights {}, KV cache {}, working memory {})",
                      FormatBytes(memory.total()), FormatBytes(candidate.memory_limit),
@@ -56,10 +58,6 @@ plan::Plan WholePlan(const Candidate& candidate) {
   plan.weights = candidate.setup.weights;
   plan.num_threads = candidate.setup.num_threads;
   return plan;
-}
-
-std::vector<std::string> ChangesIn(const PlanReport& report, const Candidate& candidate) {
-  return ChangesOf(report.question, candidate, UsualFormat(report));
 }
 
 ordered_json AlternativesJson(const PlanReport& report) {
@@ -152,6 +150,21 @@ std::string UnknownRanks(const PlanReport& report) {
                      fmt::join(unknown, ", "), *unknown.rbegin() == 1 ? "rank" : "ranks");
 }
 
+// What was asked for, or that the search would have looked at, had it costs of it.
+std::vector<std::string> NotLookedAt(const PlanReport& report) {
+  std::vector<std::string> plans;
+  if (std::string unknown = UnknownRanks(report); !unknown.empty()) {
+    plans.push_back(std::move(unknown));
+  }
+  const bool is_elsewhere = report.costs.steps.empty();
+  if (report.question.allowed.transition && is_elsewhere && report.question.num_ranks > 1) {
+    plans.emplace_back(
+        "experts from an int4 backup (--allow transition): they have no price on machines that are "
+        "not here");
+  }
+  return plans;
+}
+
 }  // namespace
 
 std::string WorkloadWords(const planner::Workload& workload) {
@@ -210,6 +223,9 @@ ordered_json FiguresJson(const Candidate& candidate) {
       json["rounded_share"] = RoundedShare(candidate.plan);
     }
   }
+  // Null: it was not looked at.
+  json["memory_per_rank"] = nullptr;
+  if (candidate.memory_limit == 0) return json;
   json["memory_per_rank"] = {{"bytes", candidate.memory.total()},
                              {"limit_bytes", candidate.memory_limit},
                              {"weights_bytes", candidate.memory.weights_bytes},
@@ -218,14 +234,38 @@ ordered_json FiguresJson(const Candidate& candidate) {
   return json;
 }
 
-std::string UsualFormat(const PlanReport& report) {
-  for (const std::string& format : report.question.formats) {
-    const bool fits = std::ranges::any_of(report.answer.candidates, [&](const Candidate& one) {
-      return one.is_ranked() && one.setup.weights == format;
-    });
-    if (fits) return format;
+std::string UsualFormat(const planner::PlanQuestion& question, const planner::PlanAnswer& answer) {
+  // Without --allow weights the search has marked all other formats.
+  const auto is_usual = [&](const Candidate& one) {
+    return one.is_ranked() && !one.changes_weights();
+  };
+  if (!question.allowed.weights) {
+    const auto usual = std::ranges::find_if(answer.candidates, is_usual);
+    if (usual != answer.candidates.end()) return usual->setup.weights;
   }
-  return report.chosen().setup.weights;
+  const auto has_plan = [&](const std::string& format, bool is_paged) {
+    return std::ranges::any_of(answer.candidates, [&](const Candidate& one) {
+      return one.is_ranked() && one.is_allowed() && one.setup.weights == format &&
+             one.plan.experts_in_memory.has_value() == is_paged;
+    });
+  };
+  for (const std::string& format : question.formats) {
+    if (has_plan(format, /*is_paged=*/false)) return format;
+  }
+  for (const std::string& format : std::views::reverse(question.formats)) {
+    if (has_plan(format, /*is_paged=*/true)) return format;
+  }
+  return answer.candidates[answer.chosen].setup.weights;
+}
+
+std::vector<std::string> ChangesIn(const PlanReport& report, const Candidate& candidate) {
+  return ChangesOf(report.question, candidate, UsualFormat(report.question, report.answer));
+}
+
+std::string AlternativeChanges(const PlanReport& report, const Candidate& candidate) {
+  const std::vector<std::string> changes = ChangesIn(report, candidate);
+  if (changes.empty()) return ChangesIn(report, report.chosen()).empty() ? "" : "nothing";
+  return fmt::format("{}", fmt::join(changes, "; "));
 }
 
 std::string ReportLine(std::string_view name, std::string_view value) {
@@ -294,17 +334,19 @@ std::string ToText(const PlanReport& report) {
   if (report.batch) text += ReportLine("batch", report.batch->Describe(workload.num_requests));
   text += DescribeFigures(chosen, workload);
   std::string_view name = "changes";
-  for (const std::string& change : ChangesOf(report.question, chosen, UsualFormat(report))) {
-    text += ReportLine(std::exchange(name, ""), change);
-  }
+  const std::vector<std::string> changes = ChangesIn(report, chosen);
+  for (const std::string& change : changes) text += ReportLine(std::exchange(name, ""), change);
+  if (!changes.empty()) text += ReportLine("", kWhereChangesWereMeasured);
   text += ReportLine("costs from", CostsWords(report));
   if (report.costs.steps.empty()) {
     if (const std::string relatives = WordsOfRelatives(report.costs); !relatives.empty()) {
       text += ReportLine("", relatives);
     }
   }
-  const std::string unknown = UnknownRanks(report);
-  if (!unknown.empty()) text += ReportLine("not looked at", unknown);
+  std::string_view not_looked_at = "not looked at";
+  for (const std::string& plans : NotLookedAt(report)) {
+    text += ReportLine(std::exchange(not_looked_at, ""), plans);
+  }
   text += ReportLine("run it with", HowToRun(report));
   if (report.verification) text += "\n" + ToText(*report.verification, report.answer);
   if (!report.explanation.alternatives.empty()) text += "\nalternatives, and why they lost\n";
@@ -312,6 +354,8 @@ std::string ToText(const PlanReport& report) {
     text += fmt::format("  {:>8}  {}\n            {}\n            {}\n",
                         SignedPercent(alternative.slower), Describe(report.of(alternative)),
                         alternative.reason, alternative.would_win);
+    const std::string its_changes = AlternativeChanges(report, report.of(alternative));
+    if (!its_changes.empty()) text += fmt::format("            changes: {}\n", its_changes);
     // One process that interleaves its memory, or other numbers of ranks, are started otherwise.
     const Candidate& other = report.of(alternative);
     const std::string command = CommandOf(report, other, "");

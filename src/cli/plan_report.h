@@ -42,8 +42,19 @@ struct PlanReport {
 };
 
 std::string ToText(const PlanReport& report);
-// The first format of the weights with which a plan fits.
-std::string UsualFormat(const PlanReport& report);
+// The format of the weights where --allow says nothing of them: the first with which a plan that
+// may be chosen fits memory, or else the last that is read from a disk.
+std::string UsualFormat(const planner::PlanQuestion& question, const planner::PlanAnswer& answer);
+// What a plan changes, of one that is looked at in the report (cli/plan_changes.h).
+std::vector<std::string> ChangesIn(const PlanReport& report, const planner::Candidate& candidate);
+// "; " between them; "nothing" of such a plan beside a chosen one that changes something, "" beside
+// another one.
+std::string AlternativeChanges(const PlanReport& report, const planner::Candidate& candidate);
+// Which models the figures of changes are of, and where they were measured.
+inline constexpr std::string_view kWhereChangesWereMeasured =
+    "of which models these figures are, and how they were measured: docs/planning.md, "
+    "\"What may be chosen\"";
+inline constexpr std::string_view kMemoryNotLookedAt = "not looked at (--without memory)";
 // Passes with what each contributed, and every rejected candidate with its reason.
 std::string ExplainSearch(const PlanReport& report);
 

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
@@ -12,6 +15,7 @@
 namespace convene::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -96,6 +100,88 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
   for (const auto& one : json["alternatives"]) check_changes(one, one["plan"]);
   EXPECT_GT(num_with_changes, 0);
   EXPECT_EQ(json["passes"].size(), planner::SearchPasses().size());
+}
+
+// Of a larger model than that of the tests, so that there are more plans than are shown of which
+// each rounds something and is faster than all that do not.
+TEST_F(PlanTest, WhatIsRoundedIsSaidOfEveryPlanAndTheBestExactOneIsShown) {
+  Write("config.json", R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+      "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 32768,
+      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "hidden_act": "silu",
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  const auto plan = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", Path("config.json"), "--profile", "a100-nvlink", "--ranks",
+                                 "2", "--batch", "16"});
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return outcome.out;
+  };
+  const std::string text = plan(
+      {"--allow", "layout,wire,weights", "--json", Path("rounded.json"), "--html", Path("p.html")});
+  const auto json = nlohmann::json::parse(Read("rounded.json"));
+  ASSERT_FALSE(json["changes"].empty()) << json["name"];
+  std::vector<nlohmann::json> all = {json};
+  all.insert(all.end(), json["alternatives"].begin(), json["alternatives"].end());
+  const std::string page = Read("p.html");
+  std::vector<std::string> exact;
+  for (const nlohmann::json& one : all) {
+    const std::string weights = one["plan"]["weights"];
+    const std::string changes = one["changes"].dump();
+    EXPECT_EQ(changes.find("weights are " + weights) != changes.npos, weights != "bf16") << changes;
+    for (const std::string change : one["changes"]) {
+      EXPECT_THAT(text, HasSubstr(change));
+      EXPECT_THAT(page, HasSubstr(change));
+    }
+    if (one["changes"].empty()) exact.push_back(one["name"]);
+  }
+  for (const std::string& told : {text, page}) {
+    EXPECT_THAT(told, HasSubstr("changes: nothing"));
+    EXPECT_THAT(told, HasSubstr("docs/planning.md"));
+  }
+  ASSERT_FALSE(exact.empty());
+  // It is the first that was priced of those that may be chosen where nothing is allowed.
+  const std::string plain = plan({"--json", Path("exact.json")});
+  EXPECT_THAT(plain, Not(HasSubstr("changes: nothing")));
+  const auto without = nlohmann::json::parse(Read("exact.json"));
+  EXPECT_TRUE(without["changes"].empty());
+  std::vector<std::string> may_be_chosen;
+  for (const auto& one : without["ranked"]) {
+    if (one["needs"].empty()) may_be_chosen.push_back(one["name"]);
+  }
+  std::string first;
+  for (const auto& one : json["ranked"]) {
+    const bool is_exact = std::ranges::count(may_be_chosen, one["name"].get<std::string>()) > 0;
+    if (first.empty() && is_exact) first = one["name"];
+  }
+  EXPECT_EQ(exact.front(), first);
+}
+
+TEST_F(PlanTest, OfAPresetABackupOfExpertsIsSaidToHaveNoPrice) {
+  const auto plan = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", model_, "--profile", "a6000-pcie4", "--ranks", "2"});
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_THAT(plan({"--allow", "layout,transition"}),
+              HasSubstr("not looked at         experts from an int4 backup (--allow transition)"));
+  EXPECT_THAT(plan({"--allow", "layout"}), Not(HasSubstr("int4 backup")));
+  // Costs that were measured have it.
+  const Outcome measured = Plan({"--ranks", "2", "--allow", "layout,transition"});
+  ASSERT_EQ(measured.status, kSuccess) << measured.err;
+  EXPECT_THAT(measured.out, Not(HasSubstr("have no price")));
+}
+
+TEST_F(PlanTest, MemoryThatWasNotLookedAtIsNotSaidToBeNothing) {
+  const Outcome outcome = Plan({"--ranks", "2", "--without", "memory", "--json", Path("plan.json"),
+                                "--html", Path("p.html")});
+  ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("memory per rank       not looked at (--without memory)"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("0 B of 0 B")));
+  EXPECT_TRUE(nlohmann::json::parse(Read("plan.json"))["predicted"]["memory_per_rank"].is_null());
+  EXPECT_THAT(Read("p.html"), AllOf(HasSubstr("not looked at"), Not(HasSubstr("<td>0 B"))));
 }
 
 TEST_F(PlanTest, SaysHowManyOfTheRequestsRunTogether) {
@@ -374,6 +460,13 @@ TEST_F(PlanTest, WorkloadsAreGivenByOptionsToo) {
   const Outcome outcome = Plan({"--trace", Path("trace.csv"), "--arrival-rate", "0.01"});
   ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("1 of 3 requests have more than the "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("no prompt or no answer")));
+  Write("holes.csv", "num_prefill_tokens,num_decode_tokens\n40,4\n0,8\n20,8\n20,0\n");
+  const Outcome holes = Plan({"--trace", Path("holes.csv")});
+  ASSERT_EQ(holes.status, kSuccess) << holes.err;
+  EXPECT_THAT(holes.out, HasSubstr("2 requests"));
+  EXPECT_THAT(holes.err, HasSubstr("2 of 4 requests of "));
+  EXPECT_THAT(holes.err, HasSubstr("have no prompt or no answer, and are left out"));
   EXPECT_EQ(Plan({"--trace", Path("trace.csv"), "--prompt-tokens", "4"}).status, kUsage);
   EXPECT_EQ(Plan({"--arrival-rate", "1", "--batch", "4"}).status, kUsage);
   Write("routing.json", R"({"layers": [{"experts": [1]}]})");

@@ -9,10 +9,12 @@
 
 #include "base/json.h"
 #include "base/message.h"
+#include "base/quote.h"
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/parsed_by.h"
 #include "cli/value_options.h"
+#include "cost/csv.h"
 #include "cost/expected_sizes.h"
 
 namespace convene::cli {
@@ -31,6 +33,15 @@ Status ReadTrace(const std::string& path, planner::Workload& workload) {
   if (!csv) return csv.error();
   Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
   if (!requests) return requests.error().At(path);
+  const Result<cost::CsvTable> table = cost::CsvTable::Parse(*csv);
+  if (!table) return table.error().At(path);
+  if (const size_t left_out = table->num_rows() - requests->size(); left_out > 0) {
+    PrintNote("{} of {} requests of {} have no prompt or no answer{}, and are left out\n", left_out,
+              table->num_rows(), Quote(path),
+              requests->size() < planner::kMostRequests
+                  ? ""
+                  : ", or are behind as many as are looked at");
+  }
   workload.requests = *std::move(requests);
   return {};
 }
