@@ -8,16 +8,22 @@ one trace of mixed lengths: those that are solved each are compared with the bes
 chosen by odd rounds; times and the ratio are those of the even ones, and what two runs of one plan differ by (the median over all
 plans of |odd rounds / even rounds - 1|) is printed as the noise. Prints medians and writes all points as a Markdown table, as they
 are done. It asserts nothing.
+
+With --trace the steps are those of a trace's requests (a CSV as `convene plan --trace` reads it): --together sequences are with each of
+the two ranks with attention, a step of prompts has at most the greatest of --tokens, each further token is one of a step of all sequences that are
+together, and a step counts as one of the least of --tokens that is not below its own. Without, one step of each of --tokens.
 """
 
 import argparse
 import collections
+import csv
 import itertools
 import json
 import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 from planned_runs import check_rounds, even_rounds, odd_rounds, open_results
@@ -60,16 +66,47 @@ def summary(what, points):
           f"{100 * errors[-1]:.1f} % at most; from other rounds {100 * others:.1f} %")
 
 
-def compare_trace(points):
-    """Each plan over all lengths together, one step of each."""
+# Names of the columns, as src/planner/workload.cc has them.
+TRACE_COLUMNS = (("num_prefill_tokens", "num_decode_tokens"), ("ContextTokens", "GeneratedTokens"))
+ATTENTION_RANKS = 2
+
+
+def read_trace(path):
+    """(prompt, generated) of each request."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        for names in TRACE_COLUMNS:
+            if set(names) <= set(rows.fieldnames or ()):
+                return [(int(row[names[0]]), int(row[names[1]])) for row in rows]
+    sys.exit(f"{path} has none of these pairs of columns: {TRACE_COLUMNS}")
+
+
+def steps_of(requests, together, tokens):
+    """How many steps of each of `tokens` both ranks with attention compute, on average, for all requests."""
+    def counted_as(rows):
+        return min((each for each in tokens if each >= rows), default=max(tokens))
+
+    steps = collections.Counter()
+    for prompt, generated in requests:
+        whole, rest = divmod(prompt, max(tokens))
+        steps[max(tokens)] += whole / ATTENTION_RANKS
+        if rest:
+            steps[counted_as(rest)] += 1 / ATTENTION_RANKS
+        steps[counted_as(together)] += max(0, generated - 1) / (ATTENTION_RANKS * together)
+    return steps
+
+
+def compare_trace(what, points, steps):
+    """Each plan over all lengths, as many steps of each as `steps` says."""
     odd, even = collections.Counter(), collections.Counter()
     for point in points:
         plan = point["plan"].split(" (")[0]
-        odd[plan] += odd_rounds(point["seconds"])
-        even[plan] += even_rounds(point["seconds"])
+        count = steps[point["tokens_per_rank"]]
+        odd[plan] += count * odd_rounds(point["seconds"])
+        even[plan] += count * even_rounds(point["seconds"])
     static = min((plan for plan in odd if plan != SOLVED), key=odd.get)
     noise = statistics.median(abs(odd[plan] / even[plan] - 1) for plan in odd)
-    print(f"a step of each length: solved each {1e3 * even[SOLVED]:.1f} ms, best static {1e3 * even[static]:.1f} ms ({static}): "
+    print(f"{what}: solved each {even[SOLVED]:.3f} s, best static {even[static]:.3f} s ({static}): "
           f"{even[static] / even[SOLVED]:.3f} x; noise (the median over all plans of |odd rounds / even rounds - 1|) {100 * noise:.1f} %")
 
 
@@ -93,8 +130,14 @@ def main():
     parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
     parser.add_argument("--repeat", type=int, default=4,
                         help="rounds, at least 2; of a multiple of 4 odd and even ones have both orders as often")
+    parser.add_argument("--trace", action="append", default=[], metavar="CSV", help="requests, of which the steps are; several are compared one by one")
+    parser.add_argument("--together", type=int, default=16, help="sequences with each rank with attention")
     options = parser.parse_args()
     check_rounds(parser, "--repeat", options.repeat)
+    steps = {"a step of each length": {tokens: 1 for tokens in options.tokens}}
+    for path in options.trace:
+        requests = read_trace(path)
+        steps[f"{pathlib.Path(path).name}, {len(requests)} requests"] = steps_of(requests, options.together, options.tokens)
     if options.out:
         open_results(options.out)
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -117,7 +160,8 @@ def main():
     for tokens, group in itertools.groupby(sorted(trace + others, key=lambda p: p["tokens_per_rank"]), lambda p: p["tokens_per_rank"]):
         summary(f"  of {tokens} tokens", list(group))
     summary("attention=dp4,experts=ep4", ordinary)
-    compare_trace(trace)
+    for what, counts in steps.items():
+        compare_trace(what, trace, counts)
 
 
 if __name__ == "__main__":
