@@ -164,10 +164,16 @@ std::string DescribeRefinement(const evaluate::RefinedCosts& refined) {
   }
   add("exchange", refinement.exchange);
   const cost::StepCosts& costs = refinement.costs;
-  return fmt::format("\nsteps on {} of {} with weights in {}, refined by {} that ran\n{}",
+  const std::string_view note = refinement.fits_caches
+                                    ? "their weights fit into the caches, which those of larger "
+                                      "models do not: costs of tasks "
+                                      "learn nothing from them\n"
+                                    : "";
+  return fmt::format("\nsteps on {} of {} with weights in {}, refined by {} that ran\n{}{}",
                      FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
                      FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
-                     FormatCount(static_cast<uint64_t>(refined.num_steps), "step"), table.Format());
+                     FormatCount(static_cast<uint64_t>(refined.num_steps), "step"), table.Format(),
+                     note);
 }
 
 class Measure : public Command {

@@ -195,7 +195,7 @@ cost::StepCosts Refined(const drawing::Trace& trace, const cost::StepCosts& cost
                       .state = evaluate::StateOf(step, costs.reference)});
   }
   for (size_t i = 0; i < traced.size(); ++i) traced[i].parts = parts[i];
-  return cost::RefineStepCosts(costs, traced).costs;
+  return cost::RefineStepCosts(costs, traced, /*cache_bytes=*/0).costs;
 }
 
 // Lines are fitted to costs, which a run corrects.

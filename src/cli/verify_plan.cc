@@ -258,7 +258,9 @@ class Verifier {
     }
     if (traced.empty()) return;
     for (size_t i = 0; i < traced.size(); ++i) traced[i].parts = parts[i];
-    const cost::Refinement refined = cost::RefineStepCosts(costs, traced);
+    const cost::Refinement refined =
+        cost::RefineStepCosts(costs, traced, profile_.machine.last_level_cache_bytes);
+    found_.fits_caches |= refined.fits_caches;
     std::vector<std::string> changes;
     const auto tell = [&](std::string_view what, const std::optional<cost::KindRefinement>& found) {
       if (!found || !found->is_used) return;
@@ -400,6 +402,11 @@ std::string ToText(const Verification& verification, const planner::PlanAnswer& 
     text += verification.noise > kMostNoise
                 ? "  learnt: nothing, since runs of one plan differ too much\n"
                 : "  learnt: nothing, costs stay as they are\n";
+  }
+  if (verification.fits_caches) {
+    text +=
+        "  its weights fit into the caches, which those of larger models do not: costs of tasks "
+        "learn nothing from it\n";
   }
   return text;
 }

@@ -58,6 +58,7 @@ struct Verification {
   std::string verdict;
   cost::MachineState state = {};    // mean of all runs
   std::vector<std::string> learnt;  // what of the profile was changed, for people
+  bool fits_caches = false;         // as cost::Refinement's
 };
 
 // Candidates of the answer that would run, at most so many: the chosen one, and the best others

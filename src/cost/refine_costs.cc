@@ -66,6 +66,16 @@ std::optional<KindRefinement> RefinementOf(const std::vector<Sample>& samples, i
   return found;
 }
 
+double MostWeightBytes(std::span<const TracedCosts> steps) {
+  double most = 0;
+  for (const TracedCosts& step : steps) {
+    double all = 0;
+    for (const TaskParts& parts : step.parts) all += parts.weight_bytes;
+    most = std::max(most, all);
+  }
+  return most;
+}
+
 void Multiply(Curve& curve, double factor) {
   for (double& value : curve.value) value *= factor;
 }
@@ -78,7 +88,11 @@ void Multiply(TaskCost& cost, double factor) {
 
 }  // namespace
 
-Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) {
+Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps,
+                           uint64_t cache_bytes) {
+  Refinement refinement;
+  refinement.fits_caches =
+      cache_bytes > 0 && MostWeightBytes(steps) <= static_cast<double>(cache_bytes);
   std::array<std::vector<Sample>, schedule::kNumTaskKinds> tasks;
   std::vector<Sample> exchanges;
   const auto add = [](std::vector<Sample>& to, double predicted, double measured, size_t step) {
@@ -105,7 +119,7 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
               seconds, i);
         }
       } else if (const auto& cost = costs.CostOf(task.kind);
-                 cost && !overlaps && !LoadsBeside(task)) {
+                 cost && !overlaps && !LoadsBeside(task) && !refinement.fits_caches) {
         // Beside exchanges it takes longer, and prices say by how much already.
         add(tasks[static_cast<size_t>(MeasuredAs(task.kind))],
             costs.TaskSeconds(*cost, task.lane.rank, steps[i].parts[ids.front()], steps[i].state),
@@ -113,7 +127,6 @@ Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps) 
       }
     }
   }
-  Refinement refinement;
   const auto num_steps = static_cast<int>(steps.size());
   for (size_t kind = 0; kind < tasks.size(); ++kind) {
     auto& found = refinement.tasks[kind] = RefinementOf(tasks[kind], num_steps);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -37,6 +38,9 @@ struct KindRefinement {
 
 struct Refinement {
   StepCosts costs;
+  // The steps read so few weights that caches may have had them: tasks of the costs have theirs
+  // from memory, as those of larger models, and were left alone.
+  bool fits_caches = false;
   // By the kind as which they are measured: pieces of attention are among its tasks.
   std::array<std::optional<KindRefinement>, schedule::kNumTaskKinds> tasks = {};
   std::optional<KindRefinement> exchange = {};
@@ -51,8 +55,10 @@ struct Refinement {
 // A factor is used where it lowers the errors of steps that had no part in it, and where there is
 // one step alone if there are enough tasks. Exchanges with computation beside them are left out:
 // their time is not theirs alone; so are tasks of steps whose exchanges run beside computation.
-// Tasks whose kind has no cost are, too. Precondition: schedules of as many ranks as the costs are
-// of.
-Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps);
+// Tasks whose kind has no cost are, too. Where all ranks of the largest step together read no more
+// weights than `cache_bytes`, which the last caches hold, only exchanges are refined; 0: the costs
+// are to be those of these steps. Precondition: schedules of as many ranks as the costs are of.
+Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps,
+                           uint64_t cache_bytes);
 
 }  // namespace convene::cost

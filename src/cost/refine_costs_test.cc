@@ -63,7 +63,7 @@ struct StepToRefine {
 TEST(RefineStepCosts, FindsByHowMuchAKindOfTaskTookLonger) {
   const StepToRefine step({1.5, 1.5, 1.4, 9, 1.6}, false);
   const std::vector<TracedCosts> steps = {step.traced()};
-  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps, 0);
   const auto& experts = refinement.tasks[static_cast<size_t>(TaskKind::kExperts)];
   ASSERT_TRUE(experts.has_value());
   EXPECT_EQ(experts->num_tasks, 10);
@@ -87,7 +87,7 @@ TEST(RefineStepCosts, PiecesOfAttentionCorrectWhatTheyArePricedBy) {
     }
   }
   const std::vector<TracedCosts> steps = {step.traced()};
-  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps, 0);
   const auto& attention = refinement.tasks[static_cast<size_t>(TaskKind::kAttention)];
   ASSERT_TRUE(attention.has_value());
   EXPECT_EQ(attention->num_tasks, 16);
@@ -99,7 +99,7 @@ TEST(RefineStepCosts, LowersTheErrorOnStepsThatWereNotTraced) {
   const StepToRefine traced({1.5, 1.4, 1.6, 1.5}, false);
   const StepToRefine other({1.55, 1.45, 1.5, 1.5, 1.5, 1.6}, true);
   const std::vector<TracedCosts> steps = {traced.traced()};
-  const StepCosts refined = RefineStepCosts(CostsToRefine(), steps).costs;
+  const StepCosts refined = RefineStepCosts(CostsToRefine(), steps, 0).costs;
   const auto error = [&](const StepCosts& costs) {
     double sum = 0;
     for (size_t id = 0; id < other.schedule.tasks.size(); ++id) {
@@ -116,7 +116,7 @@ TEST(RefineStepCosts, LeavesAloneWhatTheStepsDoNotAgreeOn) {
   const StepToRefine slow({2, 2, 2, 2}, false);
   const StepToRefine fast({0.5, 0.5, 0.5, 0.5}, false);
   const std::vector<TracedCosts> steps = {slow.traced(), fast.traced()};
-  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps, 0);
   const auto& experts = refinement.tasks[static_cast<size_t>(TaskKind::kExperts)];
   ASSERT_TRUE(experts.has_value());
   EXPECT_FALSE(experts->is_used);
@@ -127,10 +127,24 @@ TEST(RefineStepCosts, LeavesAloneWhatTheStepsDoNotAgreeOn) {
 TEST(RefineStepCosts, ExchangesBesideComputationAndTasksBesideThemSayNothing) {
   const StepToRefine step({1.5, 1.5, 1.5, 1.5}, true);
   const std::vector<TracedCosts> steps = {step.traced()};
-  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps);
+  const Refinement refinement = RefineStepCosts(CostsToRefine(), steps, 0);
   EXPECT_FALSE(refinement.exchange.has_value());
   EXPECT_FALSE(refinement.tasks[static_cast<size_t>(TaskKind::kExperts)].has_value());
-  EXPECT_TRUE(RefineStepCosts(CostsToRefine(), {}).costs == CostsToRefine());
+  EXPECT_TRUE(RefineStepCosts(CostsToRefine(), {}, 0).costs == CostsToRefine());
+}
+
+TEST(RefineStepCosts, WeightsThatMayComeFromCachesSayNothingOfThoseFromMemory) {
+  StepToRefine step({1.5, 1.5, 1.5, 1.5}, false);
+  for (TaskParts& parts : step.parts) parts.weight_bytes = 1e6;
+  const auto all = static_cast<uint64_t>(step.parts.size()) * 1'000'000;
+  const std::vector<TracedCosts> steps = {step.traced()};
+  const Refinement small = RefineStepCosts(CostsToRefine(), steps, all);
+  EXPECT_TRUE(small.fits_caches);
+  EXPECT_EQ(small.costs.tasks, CostsToRefine().tasks);
+  EXPECT_TRUE(small.exchange.has_value());
+  const Refinement large = RefineStepCosts(CostsToRefine(), steps, all - 1);
+  EXPECT_FALSE(large.fits_caches);
+  EXPECT_TRUE(large.tasks[static_cast<size_t>(TaskKind::kExperts)].has_value());
 }
 
 // A shared expert, say, while the exchange is under way: nobody waits for it.
@@ -143,7 +157,7 @@ TEST(RefineStepCosts, AnExchangeWithATaskBesideItSaysNothing) {
              1e-3);
   }
   const std::vector<TracedCosts> steps = {step.traced()};
-  EXPECT_FALSE(RefineStepCosts(CostsToRefine(), steps).exchange.has_value());
+  EXPECT_FALSE(RefineStepCosts(CostsToRefine(), steps, 0).exchange.has_value());
 }
 
 }  // namespace

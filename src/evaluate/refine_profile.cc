@@ -93,7 +93,8 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
                         StateOf(*group.steps[i], group.costs->reference)});
     }
     refined.push_back({.num_steps = static_cast<int>(traced.size()),
-                       .refinement = cost::RefineStepCosts(*group.costs, traced)});
+                       .refinement = cost::RefineStepCosts(
+                           *group.costs, traced, profile->machine.last_level_cache_bytes)});
     *group.costs = refined.back().refinement.costs;
     if (!refined.back().refinement.is_used()) continue;
     for (const std::string& run : group.runs) group.costs->LearntFrom(run);
