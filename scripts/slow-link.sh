@@ -14,8 +14,11 @@ fail() {
   exit 2
 }
 
-limit() { # DEVICE TC...: the tc of its namespace
-  "${@:2}" qdisc add dev "$1" root tbf rate "$rate" burst "$burst" peakrate "$peak" mtu "$at_once" latency 50ms ||
+limit() { # DEVICE NETNS...: the options by which ip and tc find its namespace
+  # The kernel hands packets of a device on together, up to so many bytes.
+  ip "${@:2}" link set dev "$1" gso_max_size "$packet" ||
+    fail "the device $1 could not be told to send few packets at once" "Its tool is too old: apt-get install iproute2"
+  tc "${@:2}" qdisc add dev "$1" root tbf rate "$rate" burst "$burst" peakrate "$peak" mtu "$at_once" latency 50ms ||
     fail "the device $1 could not be limited to $rate" "Its kernel module: modprobe sch_tbf"
 }
 
@@ -23,9 +26,10 @@ case "${1:-}" in
   --inside) # RATE BURST PEAK AT_ONCE RANKS COMMAND...: in the namespace, see below; RANKS is 0 where all share the loopback
     rate=$2 burst=$3 peak=$4 at_once=$5 ranks=$6
     shift 6
-    ip link set lo up
+    packet=$((at_once < 65792 ? at_once - 256 : 65536)) # with its headers and what tc rounds by, not too long for the limit
+    ip link set lo mtu "$packet" up
     if [ "$ranks" -eq 0 ]; then
-      limit lo tc
+      limit lo
       exec "$@"
     fi
     mount -t tmpfs tmpfs /run # `ip netns` keeps names there
@@ -39,8 +43,8 @@ case "${1:-}" in
       ip -n "rank$rank" link set lo up
       ip -n "rank$rank" link set nic up
       ip -n "rank$rank" address add "10.78.1.$((rank + 1))/16" dev nic
-      limit "port$rank" tc        # what comes to the rank
-      limit nic tc -n "rank$rank" # what it sends
+      limit "port$rank"        # what comes to the rank
+      limit nic -n "rank$rank" # what it sends
     done
     exec "$@"
     ;;
@@ -78,17 +82,14 @@ done
 
 # A network has its rate from the first byte on, and what it did not carry it never catches up. A
 # timer that comes late would cost rate, though: so what was missed for up to 6 ms passes at 1.05
-# times the rate, and as little at once as the rate is kept with (docs/results/tcp.md): up to 1gbit a
-# packet of the loopback's 64 KiB (links of ranks have smaller packets, and the kernel hands them
-# over up to 64 KiB at a time), up to 4gbit what 1 ms carries, beyond that 2 ms.
+# times the rate, and as little at once as the rate is kept with (docs/results/tcp.md): what 1 ms
+# carries up to 4gbit, beyond that 2 ms, and at least four packets of a network.
+at_once=$((bits / 8 / 1000))
+[ "$bits" -le 4000000000 ] || at_once=$((at_once * 2))
+[ $at_once -ge 6056 ] || at_once=6056
 burst=$((bits / 8 * 6 / 1000))
-least=262144
-[ "$ranks" -eq 0 ] || least=70000
-[ $burst -ge $least ] || burst=$least
+[ $burst -ge $((2 * at_once)) ] || burst=$((2 * at_once))
 peak=$((bits / 20 * 21))bit
-at_once=70000
-[ "$bits" -le 1000000000 ] || at_once=$((bits / 8 / 1000))
-[ "$bits" -le 4000000000 ] || at_once=$((bits / 8 * 2 / 1000))
 
 # OpenMPI would use shared memory between ranks of a host, and look for other networks.
 network=lo own=()
