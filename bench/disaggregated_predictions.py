@@ -29,7 +29,11 @@ import tempfile
 from planned_runs import check_rounds, even_rounds, odd_rounds, open_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MODEL = ["--hidden", 512, "--heads", 8, "--layers", 4, "--experts", 16, "--top-k", 2, "--intermediate", 512]
+# Two layers with experts as DeepSeek-V2-Lite has them, whose weights do not fit into caches, and a model whose weights do.
+MODELS = {
+    "small": (["--hidden", 512, "--heads", 8, "--layers", 4, "--experts", 16, "--top-k", 2, "--intermediate", 512], 512),
+    "deepseek-v2-lite": (["--hidden", 2048, "--heads", 16, "--layers", 2, "--experts", 64, "--top-k", 6, "--intermediate", 1408], 2816),
+}
 LAYOUT = "attention=dp2,experts=ep2,disaggregate"
 STATIC = [f"strategy=fine,micro_batches={r1},pipeline={r2}:tokens,order={order}"
           for r1, r2, order in ((1, 1, "asas"), (1, 2, "asas"), (2, 1, "asas"), (2, 2, "asas"), (2, 1, "aass"), (4, 1, "asas"),
@@ -40,17 +44,18 @@ ORDINARY = ["layout=attention=dp4+experts=ep4,base", "layout=attention=dp4+exper
             "layout=attention=dp4+experts=ep4,micro_batches=2"]
 
 
-def run(options, shared, tokens, plans):
+def run(options, has_shared, tokens, plans):
+    model, shared = MODELS[options.model]
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         each = ["--each", 4] if options.each else []
         command = [ROOT / "scripts/slow-link.sh", *each, options.link, "mpirun", "-n", 4, "--oversubscribe", "--bind-to", "none",
                    ROOT / "bench/limited_rank.sh", options.cores, ROOT / "build/release/scenario_bench", "--threads", 1, "--predict",
-                   "--repeat", options.repeat, *MODEL, "--shared", shared, "--sequence", 512, "--layout", LAYOUT,
+                   "--repeat", options.repeat, *model, "--shared", shared if has_shared else 0, "--sequence", 512, "--layout", LAYOUT,
                    "--tokens", ",".join(map(str, tokens)), "--json", file.name]
         for plan in plans:
             command += ["--plan", plan]
         subprocess.run([str(word) for word in command], check=True)
-        return [point | {"shared": shared > 0} for point in json.load(file)]
+        return [point | {"shared": has_shared} for point in json.load(file)]
 
 
 def error(point, key="planned_s"):
@@ -125,6 +130,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="Markdown table of all points")
     parser.add_argument("--link", default="200mbit")
+    parser.add_argument("--model", choices=MODELS, default="small", help="which invented model")
     parser.add_argument("--each", action="store_true", help="each rank has a link of its own to a switch (scripts/slow-link.sh)")
     parser.add_argument("--cores", default="0.5", help="as bench/limited_rank.sh wants them")
     parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
@@ -153,9 +159,9 @@ def main():
                 pathlib.Path(options.out).write_text(markdown(done), encoding="utf-8")
             return points
 
-        trace = run_and_write(512, options.tokens, STATIC + [SOLVED])
-        others = run_and_write(0, options.tokens, BASELINES + STATIC[2:4])
-        ordinary = run_and_write(512, options.tokens[-2:-1], ORDINARY)
+        trace = run_and_write(True, options.tokens, STATIC + [SOLVED])
+        others = run_and_write(False, options.tokens, BASELINES + STATIC[2:4])
+        ordinary = run_and_write(True, options.tokens[-2:-1], ORDINARY)
     summary("disaggregated", trace + others)
     for tokens, group in itertools.groupby(sorted(trace + others, key=lambda p: p["tokens_per_rank"]), lambda p: p["tokens_per_rank"]):
         summary(f"  of {tokens} tokens", list(group))
