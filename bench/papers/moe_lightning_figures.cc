@@ -175,7 +175,7 @@ planner::OffloadQuestion AskTwoA100(int link_gigabytes, int ratio) {
 double BestWithResidentCache(const planner::OffloadQuestion& question) {
   double most = 0;
   for (int part = 0; part <= question.resident_steps; ++part) {
-    for (const int micro_batch : planner::MicroBatches(question.most_batch)) {
+    for (int micro_batch = 1; micro_batch <= question.most_batch; ++micro_batch) {
       planner::OffloadPolicy policy = {.micro_batch = micro_batch,
                                        .weights_resident = double(part) / question.resident_steps,
                                        .cache_resident = 1};
@@ -190,7 +190,7 @@ double BestWithResidentCache(const planner::OffloadQuestion& question) {
           high = middle - 1;
         }
       }
-      if (low == 0) continue;
+      if (low == 0) break;  // nor do larger ones
       policy.batch = low * micro_batch;
       most = std::max(most, FiguresOf(question, policy).tokens_per_second);
     }

@@ -70,10 +70,8 @@ void AddBestExact(planner::PlanSearch& search, const planner::PlanAnswer& answer
   planner::Alternative alternative{.candidate = exact,
                                    .slower = best->figures->score / chosen.figures->score - 1,
                                    .reason = WhySlower(*best->figures, *chosen.figures)};
-  alternative.would_win =
-      alternative.slower < 0
-          ? "is predicted to be faster here"
-          : WhereItWins(at_chosen, at_exact, planner::ParametersOf(search.question()));
+  alternative.would_win = WhereItWins(at_chosen, at_exact, alternative.slower < 0,
+                                      planner::ParametersOf(search.question()));
   const auto place = std::ranges::find_if(
       alternatives, [&](const planner::Alternative& other) { return other.candidate > exact; });
   alternatives.insert(place, std::move(alternative));

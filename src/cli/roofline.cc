@@ -25,6 +25,7 @@
 #include "hardware/profile.h"
 #include "planner/model_roofline.h"
 #include "runtime/formats.h"
+#include "weights/packed_directory.h"
 #include "weights/weight_layout.h"
 
 namespace convene::cli {
@@ -70,7 +71,7 @@ class RooflineCommand : public Command {
                     "measured, as cuda or cuda:1 (default: cpu)");
     AddWords(app, "--weights", weights_,
              "Formats of weights: bf16, int8, int4, f32; of several the policy is the fastest one "
-             "(default: bf16)")
+             "(default: bf16, or that of weights which are packed)")
         ->type_name("FORMATS");
     app.add_option("--kv-cache", kv_cache_, "Of keys and values: bf16, int8 (default: bf16)")
         ->type_name("FORMAT")
@@ -115,7 +116,7 @@ class RooflineCommand : public Command {
           "alone, and what an encoder reads and computes is not counted; convene bench "
           "--memory-budget measures such a model with its experts on a disk"};
     }
-    if (weights_.empty()) weights_ = {"bf16"};
+    if (Status known = ChooseFormat(); !known) return known;
     const Result<cost::MachineProfile> machine = ReadMachine();
     if (!machine) return machine.error();
     const Result<std::vector<cost::MemoryTier>> tiers = ReadTiers(*machine, weights_.front());
@@ -129,7 +130,9 @@ class RooflineCommand : public Command {
       const std::vector<drawing::RooflineChart> charts = ChartsOf(*report, model);
       if (Status drawn = WriteText(svg_path_, drawing::RooflineSvg(charts)); !drawn) return drawn;
     }
-    return WriteJson(json_path_, ToJson(*report));
+    if (Status written = WriteJson(json_path_, ToJson(*report)); !written) return written;
+    if (!report->policy) return ResourceExhausted(report->no_policy);
+    return {};
   }
 
  private:
@@ -161,6 +164,17 @@ class RooflineCommand : public Command {
                       "--sequences, or lower --micro-batch",
                       *micro_batch_, sequences_));
     }
+  }
+
+  // Where no --weights say it: that of packed weights is the only one in which they can be run.
+  Status ChooseFormat() {
+    if (!weights_.empty()) return {};
+    weights_ = {"bf16"};
+    if (!weights::IsPackedDirectory(model_)) return {};
+    const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(model_);
+    if (!packed) return packed.error();
+    weights_ = {std::string(kernels::Name(packed->formats.matrices))};
+    return {};
   }
 
   // With the host of --host, and the disk's rate of --disk-rate.

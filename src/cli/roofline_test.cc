@@ -151,10 +151,43 @@ TEST_F(RooflineTest, AGpusHostMayBeAnotherProfile) {
   EXPECT_EQ(with["pairs"].size(), 2u);
 }
 
-TEST_F(RooflineTest, WhatDoesNotFitHasARooflineAndNoPolicy) {
-  const auto json = Json({"--profile", Path("here.json"), "--memory", "1"});
+TEST_F(RooflineTest, WhatDoesNotFitHasARooflineNoPolicyAndFails) {
+  const Outcome outcome =
+      Roofline({"--profile", Path("here.json"), "--memory", "1", "--json", "-"});
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("RAM has 1.00 GiB"));
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["pairs"].size(), 1u);
   EXPECT_TRUE(json["policy"].is_null());
   EXPECT_THAT(json["no_policy"].get<std::string>(), HasSubstr("RAM has 1.00 GiB"));
+}
+
+// One sequence would fit.
+TEST_F(RooflineTest, OfAMicroBatchThatTheGpuHasNoRoomForItSaysSo) {
+  const std::vector<std::string> words = {"--profile", "t4-gcp", "--prompt-tokens", "512"};
+  EXPECT_EQ(Roofline(words).status, kSuccess);
+  std::vector<std::string> large = words;
+  large.insert(large.end(), {"--micro-batch", "128"});
+  const Outcome outcome = Roofline(large);
+  EXPECT_EQ(outcome.status, kFailure);
+  EXPECT_THAT(outcome.err, HasSubstr("NVIDIA T4 has 15.0 GiB, and 128 sequences at a time need "));
+  EXPECT_THAT(outcome.out, HasSubstr("no policy"));
+}
+
+TEST_F(RooflineTest, TheFormatIsByDefaultThatOfPackedWeights) {
+  ASSERT_EQ(Run({"quantize", model_, "--weights", "int8", "--out", Path("packed")}).status,
+            kSuccess);
+  const auto format = [&](const std::string& model, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"roofline", model, "--profile", Path("here.json"),
+                                      "--memory", "16",  "--json",    "-"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["weights"].get<std::string>();
+  };
+  EXPECT_EQ(format(Path("packed"), {}), "int8");
+  EXPECT_EQ(format(Path("packed"), {"--weights", "int4"}), "int4");
+  EXPECT_EQ(format(model_, {}), "bf16");
 }
 
 TEST_F(RooflineTest, SaysWhatToChange) {

@@ -432,8 +432,7 @@ Explanation ExplainPlan(PlanSearch& search, const PlanAnswer& answer, size_t mos
           fmt::format("; changes what is computed (--allow {})", fmt::join(candidate.needs, ","));
     }
     PlanAtPoints at_other(search, candidate);
-    alternative.would_win = alternative.slower < 0 ? "is predicted to be faster here"
-                                                   : WhereItWins(at_chosen, at_other, parameters);
+    alternative.would_win = WhereItWins(at_chosen, at_other, alternative.slower < 0, parameters);
     explanation.alternatives.push_back(std::move(alternative));
   }
   const auto reads_disk = [&](int i) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "base/check.h"
@@ -206,9 +208,11 @@ double BusySeconds(const OffloadQuestion& question, const OffloadPolicy& policy,
 bool IsBetter(const OffloadQuestion& question, const OffloadPolicy& policy,
               const OffloadFigures& figures, const OffloadAnswer::Way& best) {
   const double ratio = figures.tokens_per_second / best.figures.tokens_per_second;
-  if (ratio > kSlack) return true;
-  return ratio * kSlack >= 1 && BusySeconds(question, policy, figures) * kSlack <
-                                    BusySeconds(question, best.policy, best.figures);
+  if (ratio > kSlack || ratio * kSlack < 1) return ratio > 1;
+  const double busy = BusySeconds(question, policy, figures);
+  const double best_busy = BusySeconds(question, best.policy, best.figures);
+  if (busy * kSlack < best_busy || busy > best_busy * kSlack) return busy < best_busy;
+  return policy.micro_batch < best.policy.micro_batch;
 }
 
 void Try(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy policy,
@@ -224,20 +228,52 @@ void Try(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy 
   }
 }
 
+// The largest size, up to `largest`, of which so many micro-batches fit; 0: of none. The larger
+// they are the fewer fit.
+int LargestMicroBatch(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy policy,
+                      int64_t count, int largest) {
+  int fits = 0;
+  for (int too_large = largest + 1; too_large - fits > 1;) {
+    policy.micro_batch = fits + (too_large - fits) / 2;
+    if (MostBatch(question, pricing, policy) >= count * policy.micro_batch) {
+      fits = policy.micro_batch;
+    } else {
+      too_large = policy.micro_batch;
+    }
+  }
+  return fits;
+}
+
+// For each number of micro-batches the largest size that fits: about twice the root of the most
+// sequences.
+void TryMicroBatches(const OffloadQuestion& question, const Pricing& pricing, OffloadPolicy policy,
+                     Searched& searched) {
+  int64_t count = 1;
+  int largest = question.most_batch;
+  while (true) {
+    largest = LargestMicroBatch(question, pricing, policy, count, largest);
+    if (largest == 0) return;
+    policy.micro_batch = largest;
+    Try(question, pricing, policy, searched);
+    count = MostBatch(question, pricing, policy) / largest + 1;
+  }
+}
+
 // Of one way, all micro-batches and shares that matter.
 Searched SearchWay(const OffloadQuestion& question, const Pricing& pricing,
-                   const std::vector<int>& micro_batches, const OffloadPolicy& way) {
+                   const OffloadPolicy& way) {
   Searched searched;
   const int steps = question.resident_steps;
   const int weight_steps = way.experts_on_host ? 0 : steps;
   const int cache_steps = way.attention_on_host ? 0 : steps;
-  for (const int micro_batch : micro_batches) {
-    for (int weights = 0; weights <= weight_steps; ++weights) {
-      for (int cache = 0; cache <= cache_steps; ++cache) {
-        OffloadPolicy policy = way;
+  for (int weights = 0; weights <= weight_steps; ++weights) {
+    for (int cache = 0; cache <= cache_steps; ++cache) {
+      OffloadPolicy policy = way;
+      policy.weights_resident = double(weights) / steps;
+      policy.cache_resident = double(cache) / steps;
+      if (question.micro_batches.empty()) TryMicroBatches(question, pricing, policy, searched);
+      for (const int micro_batch : question.micro_batches) {
         policy.micro_batch = micro_batch;
-        policy.weights_resident = double(weights) / steps;
-        policy.cache_resident = double(cache) / steps;
         Try(question, pricing, policy, searched);
       }
     }
@@ -245,33 +281,42 @@ Searched SearchWay(const OffloadQuestion& question, const Pricing& pricing,
   return searched;
 }
 
-Error NothingFits(const OffloadQuestion& question) {
-  double least = 0;
+// What a policy takes of the fast tier at least, of all that may be chosen.
+double LeastFastBytes(const OffloadQuestion& question, int micro_batch) {
+  double least = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < question.formats.size(); ++i) {
-    const OffloadPolicy policy = {.attention_on_host = question.slow_computes(),
-                                  .format = static_cast<int>(i)};
-    const double bytes = FiguresOf(question, policy).fast_bytes;
-    if (i == 0 || bytes < least) least = bytes;
+    for (const double resident : {0, 1}) {
+      const OffloadPolicy policy = {.batch = micro_batch,
+                                    .micro_batch = micro_batch,
+                                    .attention_on_host = question.slow_computes(),
+                                    .weights_resident = resident,
+                                    .format = static_cast<int>(i)};
+      least = std::min(least, FiguresOf(question, policy).fast_bytes);
+    }
   }
+  return least;
+}
+
+Error NothingFits(const OffloadQuestion& question) {
+  const int micro_batch =
+      question.micro_batches.empty() ? 1 : *std::ranges::min_element(question.micro_batches);
+  const std::string sequences = FormatCount(static_cast<uint64_t>(micro_batch), "sequence");
+  const double least = LeastFastBytes(question, micro_batch);
   if (least > question.fast.bytes) {
     return ResourceExhausted(fmt::format(
-        "{} has {}, and one sequence at a time needs {} of it for what is not streamed, two layers "
-        "of what is, and rows",
-        question.fast.name, FormatBytes(static_cast<uint64_t>(question.fast.bytes)),
-        FormatBytes(static_cast<uint64_t>(least))));
+        "{} has {}, and {} at a time need{} {} of it for what is not streamed, two layers of what "
+        "is, and rows{}",
+        question.fast.name, FormatBytes(static_cast<uint64_t>(question.fast.bytes)), sequences,
+        micro_batch == 1 ? "s" : "", FormatBytes(static_cast<uint64_t>(least)),
+        micro_batch == 1 ? "" : "; smaller micro-batches need less"));
   }
-  return ResourceExhausted(fmt::format(
-      "{} has {}, which does not hold the weights and the keys and values of one sequence",
-      question.slow.name, FormatBytes(static_cast<uint64_t>(question.slow.bytes))));
+  return ResourceExhausted(
+      fmt::format("{} has {}, which does not hold the weights and the keys and values of {}{}",
+                  question.slow.name, FormatBytes(static_cast<uint64_t>(question.slow.bytes)),
+                  sequences, micro_batch == 1 ? "" : ", the fewest of a micro-batch"));
 }
 
 }  // namespace
-
-std::vector<int> MicroBatches(int most) {
-  std::vector<int> sizes;
-  for (int size = 1; size <= most; size += std::max(1, size / 16)) sizes.push_back(size);
-  return sizes;
-}
 
 std::string_view NameOf(OffloadBound bound) {
   switch (bound) {
@@ -314,8 +359,6 @@ std::string DescribeWay(const OffloadQuestion& question, const OffloadPolicy& po
 Result<OffloadAnswer> SearchOffloadPolicy(const OffloadQuestion& question) {
   CHECK(question.prompt_tokens > 0 && question.gen_tokens >= 1 && question.resident_steps >= 1);
   CHECK(question.slow.up_bytes_per_second > 0 && question.fast.bytes > 0);
-  const std::vector<int> micro_batches =
-      question.micro_batches.empty() ? MicroBatches(question.most_batch) : question.micro_batches;
   OffloadAnswer answer;
   bool found = false;
   for (size_t format = 0; format < question.formats.size(); ++format) {
@@ -326,7 +369,7 @@ Result<OffloadAnswer> SearchOffloadPolicy(const OffloadQuestion& question) {
         const OffloadPolicy way = {.attention_on_host = attention_on_host,
                                    .experts_on_host = experts_on_host,
                                    .format = static_cast<int>(format)};
-        const Searched searched = SearchWay(question, pricing, micro_batches, way);
+        const Searched searched = SearchWay(question, pricing, way);
         answer.num_tried += searched.num_tried;
         answer.ways.push_back(searched.best.value_or(OffloadAnswer::Way{way, {}}));
         if (!searched.best) continue;

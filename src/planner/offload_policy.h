@@ -57,14 +57,11 @@ struct OffloadQuestion {
                                         // micro-batch
   double fast_reserved_bytes = 0;       // for the program
   int most_batch = 1 << 16;             // sequences that there are
-  std::vector<int> micro_batches = {};  // that may be chosen; empty: MicroBatches(most_batch)
+  std::vector<int> micro_batches = {};  // that may be chosen; empty: all
   int resident_steps = 32;              // r_w and r_c are whole numbers of parts of so many
 
   bool slow_computes() const { return slow.flops.value_or(0) > 0; }
 };
-
-// 1 to 32, then about sixteen to a doubling.
-std::vector<int> MicroBatches(int most);
 
 // What holds a step back.
 enum class OffloadBound { kLinkUp, kLinkDown, kFast, kHost };
@@ -113,9 +110,11 @@ std::string DescribeWay(const OffloadQuestion& question, const OffloadPolicy& po
 
 // The best of all policies; exact. Of policies with the same micro-batch and shares the one with
 // the most sequences that fit is never slower, since what passes once for all is shared by more;
-// so one batch is priced for each. Of policies that generate equally much the one is taken that
-// keeps the resources busy the least, then the smaller micro-batch. Errors: nothing fits; the
-// message says how much memory would do.
+// so one batch is priced for each. Nor is, of as many micro-batches, the largest size that fits,
+// since what passes once for each is shared by more, too; so one size is priced for each number of
+// them. Of policies that generate equally much the one is taken that keeps the resources busy the
+// least, then the smaller micro-batch. Errors: nothing fits; the message says how much memory would
+// do.
 Result<OffloadAnswer> SearchOffloadPolicy(const OffloadQuestion& question);
 
 }  // namespace convene::planner

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <optional>
 #include <random>
+#include <vector>
 
 namespace convene::planner {
 namespace {
@@ -70,6 +72,11 @@ class RandomQuestion {
 // All of them, one after the other.
 std::optional<OffloadAnswer::Way> BestByTrying(const OffloadQuestion& question) {
   std::optional<OffloadAnswer::Way> best;
+  std::vector<int> micro_batches = question.micro_batches;
+  if (micro_batches.empty()) {
+    micro_batches.resize(static_cast<size_t>(question.most_batch));
+    std::iota(micro_batches.begin(), micro_batches.end(), 1);
+  }
   const auto try_it = [&](const OffloadPolicy& policy) {
     const OffloadFigures figures = FiguresOf(question, policy);
     if (!figures.fits) return;
@@ -81,7 +88,7 @@ std::optional<OffloadAnswer::Way> BestByTrying(const OffloadQuestion& question) 
     for (const bool attention : {false, true}) {
       for (const bool experts : {false, true}) {
         if ((attention || experts) && !question.slow_computes()) continue;
-        for (const int micro_batch : question.micro_batches) {
+        for (const int micro_batch : micro_batches) {
           for (int batch = micro_batch; batch <= question.most_batch; batch += micro_batch) {
             for (int w = 0; w <= (experts ? 0 : steps); ++w) {
               for (int c = 0; c <= (attention ? 0 : steps); ++c) {
@@ -127,6 +134,31 @@ TEST(OffloadPolicy, IsTheBestOfAllOnAThousandRandomQuestions) {
   EXPECT_GT(num_streamed, 50);
   EXPECT_LT(num_streamed, num_answered - 100);
   EXPECT_GT(num_in_int4, 100);
+}
+
+// Of hundreds of sequences most sizes of micro-batches leave some out, and the best is seldom a
+// round number.
+TEST(OffloadPolicy, IsTheBestOfAllMicroBatchesOfHundredsOfSequences) {
+  RandomQuestion random(77);
+  int num_answered = 0;
+  int num_in_large = 0;  // micro-batches, and several of them
+  for (int i = 0; i < 150; ++i) {
+    OffloadQuestion question = random.Draw();
+    question.most_batch = 100 + (i * 37) % 400;
+    question.micro_batches.clear();
+    question.prompt_tokens = 1 + i % 8;  // so that rows of more than a few sequences have room
+    question.resident_steps = 2;
+    const Result<OffloadAnswer> answer = SearchOffloadPolicy(question);
+    const std::optional<OffloadAnswer::Way> best = BestByTrying(question);
+    ASSERT_EQ(answer.ok(), best.has_value()) << i;
+    if (!answer.ok()) continue;
+    ++num_answered;
+    num_in_large += answer->policy.micro_batch > 32 && answer->policy.num_micro_batches() > 1;
+    EXPECT_TRUE(answer->figures.fits);
+    EXPECT_NEAR(answer->figures.tokens_per_second / best->figures.tokens_per_second, 1, 1e-9) << i;
+  }
+  EXPECT_GT(num_answered, 100);
+  EXPECT_GT(num_in_large, 10);
 }
 
 // 100 weights a layer of two layers, each visited by every token, and no cache to speak of.
@@ -181,12 +213,36 @@ TEST(OffloadPolicy, SaysHowMuchMemoryWouldDo) {
   EXPECT_THAT(SearchOffloadPolicy(question).error().message, HasSubstr("disk has 1 B"));
 }
 
-TEST(OffloadPolicy, MicroBatchesGrow) {
-  const std::vector<int> sizes = MicroBatches(1 << 16);
-  EXPECT_EQ(sizes.front(), 1);
-  EXPECT_EQ(sizes[31], 32);
-  EXPECT_LT(sizes.size(), 200u);
-  EXPECT_EQ(MicroBatches(3), (std::vector<int>{1, 2, 3}));
+// A step that streams all weights for each micro-batch wants few of them: three of 333 have more
+// sequences together than any that are multiples of a power of two.
+TEST(OffloadPolicy, TakesMicroBatchesThatAreNoRoundNumber) {
+  OffloadQuestion question = Simple();
+  question.model.hidden = 10;
+  question.fast.bytes_per_second = 1e3;
+  question.most_batch = 1000;
+  question.fast.bytes = 1e5;
+  const Result<OffloadAnswer> answer = SearchOffloadPolicy(question);
+  ASSERT_TRUE(answer.ok());
+  const OffloadPolicy& policy = answer->policy;
+  for (int size = 1; size <= question.most_batch; ++size) {
+    OffloadQuestion given = question;
+    given.micro_batches = {size};
+    const Result<OffloadAnswer> other = SearchOffloadPolicy(given);
+    if (!other.ok()) continue;
+    EXPECT_LE(other->figures.tokens_per_second, answer->figures.tokens_per_second * (1 + 1e-9))
+        << size << " instead of " << policy.micro_batch;
+  }
+}
+
+TEST(OffloadPolicy, SaysThatTheFastTierIsTooSmallForAGivenMicroBatch) {
+  OffloadQuestion question = Simple();
+  question.most_batch = 1000;
+  question.fast.bytes = 1e4;  // 1,000 rows of 10 tokens take more
+  ASSERT_TRUE(SearchOffloadPolicy(question).ok());
+  question.micro_batches = {1000};
+  EXPECT_THAT(SearchOffloadPolicy(question).error().message,
+              AllOf(HasSubstr("RAM has 9.77 KiB, and 1,000 sequences at a time need"),
+                    HasSubstr("smaller micro-batches need less")));
 }
 
 }  // namespace

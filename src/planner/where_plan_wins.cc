@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/units.h"
@@ -341,8 +342,12 @@ std::vector<Parameter> ParametersOf(const PlanQuestion& question) {
   return parameters;
 }
 
-std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other,
-                        const std::vector<Parameter>& parameters) {
+namespace {
+
+// Of the second plan, which is no better at the question's own values; `first` is how the first one
+// is called.
+std::string WhereTheOtherWins(PlanAtPoints& chosen, PlanAtPoints& other, std::string_view first,
+                              const std::vector<Parameter>& parameters) {
   std::vector<std::string> wins;
   std::vector<std::string> fits;
   std::vector<std::string> runs;
@@ -366,14 +371,23 @@ std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other,
   if (!wins.empty()) parts.push_back(fmt::format("wins {}", fmt::join(wins, "; ")));
   if (!fits.empty()) {
     parts.push_back(
-        fmt::format("has memory where the chosen plan has not: {}", fmt::join(fits, "; ")));
+        fmt::format("has memory where {} has not: {}", first, fmt::join(fits, "; ")));
   }
   if (!runs.empty()) {
-    parts.push_back(fmt::format("does what the chosen plan does not: {}", fmt::join(runs, "; ")));
+    parts.push_back(fmt::format("does what {} does not: {}", first, fmt::join(runs, "; ")));
   }
   if (!parts.empty()) return fmt::format("{}", fmt::join(parts, "; "));
   return fmt::format("wins at none of the values tried in {}, as far as memory goes",
                      fmt::join(ranges, ", "));
+}
+
+}  // namespace
+
+std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other, bool is_faster,
+                        const std::vector<Parameter>& parameters) {
+  if (!is_faster) return WhereTheOtherWins(chosen, other, "the chosen plan", parameters);
+  return "is predicted to be faster here; the chosen plan " +
+         WhereTheOtherWins(other, chosen, "this one", parameters);
 }
 
 }  // namespace convene::planner

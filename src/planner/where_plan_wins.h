@@ -101,7 +101,9 @@ std::vector<Parameter> ParametersOf(const PlanQuestion& question);
 
 // "wins with batches of 4 to 7; has memory where the chosen plan has not: with batches of 64 and
 // more", or that it wins at no value tried, and in what range.
-std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other,
+// Of a plan that is `faster` at the question's own values: that it is, and where the chosen plan
+// wins.
+std::string WhereItWins(PlanAtPoints& chosen, PlanAtPoints& other, bool is_faster,
                         const std::vector<Parameter>& parameters);
 
 }  // namespace convene::planner
