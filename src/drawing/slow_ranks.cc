@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string_view>
+#include <utility>
 
+#include "base/median.h"
 #include "drawing/constant_amount.h"
 #include "drawing/role_names.h"
 
@@ -14,7 +18,9 @@ namespace convene::drawing {
 namespace {
 
 constexpr double kSlow = 1.25;
+constexpr double kSlowTogether = 1.5;  // of all tasks together
 constexpr size_t kFewestTasks = 6;
+constexpr int64_t kFewestHeldUp = 3;  // more than one or two that the system held up
 
 // What a task has to do, and what it took.
 struct DoneTask {
@@ -104,11 +110,25 @@ void AddTasks(const TracedStep& step, const std::vector<std::string>& roles,
 struct Ratio {
   double value = 0;
   double expected = 0;
+
+  double seconds() const { return value * expected; }
 };
 
-// Sorted.
-std::vector<Ratio> RatiosOf(const TasksByKind& tasks, int rank) {
-  std::vector<Ratio> ratios;
+struct Sums {
+  double seconds = 0;
+  double expected = 0;
+
+  double ratio() const { return seconds / expected; }
+};
+
+// A rank beside those with the same role.
+struct Compared {
+  std::vector<Ratio> ratios = {};   // of its tasks, sorted
+  std::map<int, Sums> others = {};  // by rank: by the same rates as `ratios`
+};
+
+Compared Compare(const TasksByKind& tasks, int rank) {
+  Compared compared;
   for (const auto& [kind, all] : tasks) {
     std::vector<DoneTask> others;
     std::ranges::copy_if(all, std::back_inserter(others),
@@ -117,11 +137,18 @@ std::vector<Ratio> RatiosOf(const TasksByKind& tasks, int rank) {
     const Rates rates = RatesOf(others);
     for (const DoneTask& task : all) {
       const double expected = rates.SecondsOf(task);
-      if (task.rank == rank && expected > 0) ratios.push_back({task.seconds / expected, expected});
+      if (expected <= 0) continue;
+      if (task.rank == rank) {
+        compared.ratios.push_back({task.seconds / expected, expected});
+      } else {
+        Sums& sums = compared.others[task.rank];
+        sums.seconds += task.seconds;
+        sums.expected += expected;
+      }
     }
   }
-  std::ranges::sort(ratios, {}, &Ratio::value);
-  return ratios;
+  std::ranges::sort(compared.ratios, {}, &Ratio::value);
+  return compared;
 }
 
 // What so much of the work stays below, by the time that is expected of it.
@@ -133,6 +160,37 @@ double Quantile(const std::vector<Ratio>& ratios, double share) {
     if (left < 0) return one.value;
   }
   return ratios.back().value;
+}
+
+// What all tasks together took over what is expected of them, but for the one that was held up the
+// longest.
+double RatioTogether(const std::vector<Ratio>& ratios) {
+  const auto lost = [](const Ratio& one) { return one.seconds() - one.expected; };
+  const auto longest = std::ranges::max_element(ratios, {}, lost);
+  Sums sums;
+  for (auto one = ratios.begin(); one != ratios.end(); ++one) {
+    if (one == longest) continue;
+    sums.seconds += one->seconds();
+    sums.expected += one->expected;
+  }
+  return sums.ratio();
+}
+
+// By how much a rank is slow; nothing where it is not.
+std::optional<double> SlowBy(const Compared& compared) {
+  const std::vector<Ratio>& ratios = compared.ratios;
+  if (ratios.size() < kFewestTasks) return {};
+  if (Quantile(ratios, 0.25) > kSlow) return Quantile(ratios, 0.5);
+  // A limit on a rank's processor time lets some tasks through as they are, and stops others.
+  if (std::ranges::count_if(ratios, [](const Ratio& one) { return one.value > kSlow; }) <
+      kFewestHeldUp) {
+    return {};
+  }
+  std::vector<double> of_others;
+  for (const auto& [rank, sums] : compared.others) of_others.push_back(sums.ratio());
+  const double together = RatioTogether(ratios);
+  if (together <= kSlowTogether * std::max(1.0, Median(std::move(of_others)))) return {};
+  return together;
 }
 
 // Behind the comma of a step's name stands how large it is.
@@ -169,12 +227,10 @@ std::vector<SlowRank> FindSlowRanks(std::span<const TracedStep> steps) {
       }
     }
     for (const auto& [rank, role] : role_of) {
-      const std::vector<Ratio> ratios = RatiosOf(by_role[role], rank);
-      if (ratios.size() < kFewestTasks || Quantile(ratios, 0.25) <= kSlow) continue;
-      slow.push_back({.steps = std::string(of_kind.kind),
-                      .rank = rank,
-                      .role = role,
-                      .ratio = Quantile(ratios, 0.5)});
+      const std::optional<double> ratio = SlowBy(Compare(by_role[role], rank));
+      if (!ratio) continue;
+      slow.push_back(
+          {.steps = std::string(of_kind.kind), .rank = rank, .role = role, .ratio = *ratio});
     }
   }
   return slow;

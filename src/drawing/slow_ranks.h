@@ -14,7 +14,8 @@ struct SlowRank {
   std::string steps;  // of which kind: what a step's name begins with, "prefill" or "decode"
   int rank = 0;
   std::string role;  // as RoleNames
-  // What its tasks took over what the others' tasks say of their work, in the median by time.
+  // What its tasks took over what the others' tasks say of their work, in the median by time; where
+  // only some of them were stopped, all together.
   double ratio = 0;
 };
 
@@ -23,8 +24,11 @@ struct SlowRank {
 // the other ranks best: with many rows FLOPs decide, and with few, as in decode, the weights of the
 // experts that are visited. A rank is slow where three quarters of its work took more than a
 // quarter longer than that: a task that the system held up makes nobody slow, and many small ones,
-// which a limit on the rank's processor time lets through, hide nobody. Fewer than 6 tasks say
-// nothing. Where nobody is slow, there is none.
+// which a limit on the rank's processor time lets through, hide nobody. Where such a limit lets
+// more through, a rank is slow of which at least 3 tasks took more than a quarter longer, and all
+// but the worst of its tasks together more than half longer, both than that and than all tasks of
+// the others did in the median of these. Fewer than 6 tasks say nothing. Where nobody is slow,
+// there is none.
 std::vector<SlowRank> FindSlowRanks(std::span<const TracedStep> steps);
 
 }  // namespace convene::drawing

@@ -78,6 +78,37 @@ TEST(SlowRanks, TasksThatWereHeldUpMakeNobodySlow) {
   EXPECT_EQ(slow[0].rank, 2);
 }
 
+// As under a control group's quota: what is computed within it is as fast as elsewhere.
+TEST(SlowRanks, AreNamedWhereSomeOfTheirTasksAreStoppedAndHalfPass) {
+  TracedStep step = StepOf("prefill, 8 tokens", {1, 1, 1, 1});
+  for (size_t id = 16; id < 24; id += 2) step.measured.tasks[id].end *= 4;
+  const std::vector<SlowRank> slow = FindSlowRanks(std::vector{step});
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].rank, 2);
+  double seconds = 0;
+  double expected = 0;
+  for (size_t id = 16; id < 24; ++id) {
+    seconds += step.measured.tasks[id].seconds();
+    expected += step.measured.tasks[id].seconds() / (id % 2 == 0 ? 4 : 1);
+  }
+  EXPECT_GT(slow[0].ratio, 1.5);                 // in the median it is none
+  EXPECT_LT(slow[0].ratio, seconds / expected);  // without its worst task
+}
+
+TEST(SlowRanks, OneTaskThatTakesAnAgeMakesNobodySlowNorDoTwo) {
+  TracedStep step = StepOf("prefill, 8 tokens", {1, 1, 1, 1});
+  step.measured.tasks[16].end *= 100;
+  EXPECT_TRUE(FindSlowRanks(std::vector{step}).empty());
+  step.measured.tasks[19].end *= 100;
+  EXPECT_TRUE(FindSlowRanks(std::vector{step}).empty());
+}
+
+TEST(SlowRanks, WhereAllAreStoppedAlikeNobodyIsSlow) {
+  TracedStep step = StepOf("prefill, 8 tokens", {1, 1, 1, 1});
+  for (size_t id = 16; id < 32; id += 2) step.measured.tasks[id].end *= 4;
+  EXPECT_TRUE(FindSlowRanks(std::vector{step}).empty());
+}
+
 TEST(SlowRanks, AreNotHiddenByTasksOfNextToNothing) {
   TracedStep step = StepOf("prefill, 8 tokens", {1, 1, 1, 3});
   for (int rank = 2; rank < 4; ++rank) {
