@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -53,10 +54,33 @@ Result<std::vector<nlohmann::json>> ReadLines(const std::string& path) {
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(file, line);) {
     nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) return Error{fmt::format("{} has a line that is no object", path)};
+    if (!json.is_object()) {
+      return Error{fmt::format("{}, line {}, is no JSON object", path, lines.size() + 1)};
+    }
     lines.push_back(std::move(json));
   }
   return lines;
+}
+
+// Takes the last line off a file where it was cut, by a run that was ended, so that others can be
+// appended.
+Status RemoveCutLine(const std::string& path) {
+  std::string text;
+  {
+    std::ifstream file(path, std::ios::binary);
+    std::stringstream all;
+    all << file.rdbuf();
+    if (!file) return Error{fmt::format("{} cannot be read", path)};
+    text = all.str();
+  }
+  if (text.empty() || text.back() == '\n') return {};
+  const size_t end = text.rfind('\n');
+  const size_t kept = end == std::string::npos ? 0 : end + 1;
+  std::error_code error;
+  std::filesystem::resize_file(path, kept, error);
+  if (error) return Error{fmt::format("{} could not be written: {}", path, error.message())};
+  fmt::print("the last line of {} was cut; it is removed, and its point runs again\n", path);
+  return {};
 }
 
 // A line of a file of predictions, as far as runs need it; what they keep of it says later for
@@ -268,7 +292,9 @@ class Run {
   Result<std::map<std::string, nlohmann::json>> ReadFinished() {
     nlohmann::json finished = nlohmann::json::object();
     Status read;
-    if (group_.rank() == 0 && std::ifstream(options_.out)) {
+    const bool has_file = group_.rank() == 0 && std::ifstream(options_.out);
+    if (has_file) read = RemoveCutLine(options_.out);
+    if (has_file && read) {
       const Result<std::vector<nlohmann::json>> lines = ReadLines(options_.out);
       if (!lines) read = lines.error();
       for (size_t i = 0; lines && i < lines->size(); ++i) {
@@ -464,7 +490,7 @@ int Main(int argc, char** argv) {
   predict->add_option("--ranks", options.grid.num_ranks);
   CLI::App* run = app.add_subcommand("run", "Run the points of a file of predictions");
   run->add_option("--predictions", options.predictions)->required();
-  run->add_option("--rounds", options.rounds);
+  run->add_option("--rounds", options.rounds)->check(CLI::Range(1, 1000));
   for (CLI::App* each : {predict, run}) {
     each->add_option("--link", options.grid.link, "The name of the link between ranks");
     each->add_option("--threads", options.grid.num_threads, "Of each rank");

@@ -15,9 +15,24 @@ import statistics
 import sys
 
 
-def read_lines(path):
+def read_lines(path, members):
+    """Objects with these members, one a line. A last line that was cut, by a run that was ended, is left out."""
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        lines = file.read().splitlines(keepends=True)
+    objects = []
+    for number, line in enumerate(lines, 1):
+        try:
+            read = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number < len(lines) or line.endswith("\n"):
+                sys.exit(f"{path}, line {number}: {error.msg}")
+            print(f"{path}, line {number} was cut and is left out", file=sys.stderr)
+            continue
+        missing = [member for member in members if not isinstance(read, dict) or member not in read]
+        if missing:
+            sys.exit(f"{path}, line {number} has no {', '.join(missing)}")
+        objects.append(read)
+    return objects
 
 
 def quantile(values, share):
@@ -33,15 +48,24 @@ def corrected(prediction, read, dot):
     return seconds + prediction["memory_s"] * memory + prediction["compute_s"] * compute
 
 
+PREDICTED = ("key", "profile", "model", "weights", "link", "ranks", "threads", "batch", "tokens", "context", "plan", "predicted_s",
+             "low_s", "high_s", "memory_s", "compute_s", "extrapolated", "read_bytes_per_s", "dot_operations_per_s")
+RAN = ("key", "seconds", "read_bytes_per_s", "dot_operations_per_s")
+
+
 def points_of(predictions_path, runs_path):
     predictions = {}
-    for line in read_lines(predictions_path):
+    for line in read_lines(predictions_path, PREDICTED):
         if line["key"] in predictions:
             sys.exit(f"{predictions_path} predicts {line['key']} twice, from the profiles {predictions[line['key']]['profile']} and "
                      f"{line['profile']}")
         predictions[line["key"]] = line
     points = []
-    for run in read_lines(runs_path):
+    ran_before = set()
+    for run in read_lines(runs_path, RAN):
+        if run["key"] in ran_before:
+            sys.exit(f"{runs_path} has two runs of {run['key']}: remove one of them")
+        ran_before.add(run["key"])
         prediction = predictions.get(run["key"])
         if prediction is None:
             sys.exit(f"{runs_path} has a point that {predictions_path} does not predict: {run['key']}")
@@ -53,6 +77,7 @@ def points_of(predictions_path, runs_path):
         predicted = prediction["predicted_s"]
         point = {
             **prediction,
+            "runs": runs_path,
             "seconds": run["seconds"],
             "measured_s": statistics.median(run["seconds"]),
             "raw": statistics.median(predicted / seconds - 1 for seconds, _, _ in rounds),
@@ -92,11 +117,16 @@ def rank_correlation(first, second):
 
 
 def regrets(points):
-    """By group of plans that took turns: regret, the noise beside it, and the correlation of ranks."""
+    """By group of plans that took turns: regret, the noise beside it, and the correlation of ranks.
+
+    The best of odd rounds is compared in even ones, so plans that ran in one round alone are left out.
+    """
     groups = collections.defaultdict(list)
     for point in points:
-        groups[tuple(point[key] for key in ("model", "weights", "link", "ranks", "threads", "batch", "tokens", "context"))].append(
-            point)
+        if len(point["seconds"]) < 2:
+            continue
+        groups[tuple(point[key] for key in ("runs", "model", "weights", "link", "ranks", "threads", "batch", "tokens",
+                                            "context"))].append(point)
     rows = []
     for plans in groups.values():
         if len(plans) < 2:
@@ -153,6 +183,9 @@ def main():
     for name in sorted({point["model"].rstrip("/").split("/")[-1] for point in points}):
         print(summary(name, [point for point in points if point["model"].rstrip("/").split("/")[-1] == name]))
     rows = regrets(points)
+    once = sum(len(point["seconds"]) < 2 for point in points)
+    if once:
+        print(f"\n{once} of {len(points)} points ran in one round, and no regret is told of them: it takes --rounds 2 or more")
     if rows:
         print()
         for key in ("regret", "noise"):
