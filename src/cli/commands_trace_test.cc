@@ -156,6 +156,9 @@ TEST_F(TraceTest, ATraceRefinesAProfile) {
   const auto& experts =
       refined->steps.at(0).tasks[static_cast<size_t>(schedule::TaskKind::kExperts)];
   EXPECT_LT(experts->once, 0.5);
+  // Each of the two steps has one task of some kinds, and two are too few.
+  EXPECT_THAT(outcome.out, HasSubstr("left as it was"));
+  EXPECT_THAT(outcome.out, HasSubstr("give those of several runs together"));
   std::vector<std::string> twice = words;
   twice.insert(twice.begin() + 2, trace);
   EXPECT_THAT(Run(twice).err, HasSubstr("is given twice"));
@@ -165,7 +168,7 @@ TEST_F(TraceTest, ATraceRefinesAProfile) {
   Write("profile.json", cost::ToJson(profile).dump());
   const Outcome other = Run(words);
   EXPECT_EQ(other.status, kFailure);
-  EXPECT_THAT(other.err, HasSubstr("no costs of steps on 1 ranks of 1 threads"));
+  EXPECT_THAT(other.err, HasSubstr("no costs of steps on 1 rank of 1 thread"));
   auto old = nlohmann::json::parse(*ReadFile(trace, kMaxBytes));
   old["otherData"].erase("weights");
   Write("trace.json", old.dump());

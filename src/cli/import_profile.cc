@@ -1,15 +1,18 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/closest_name.h"
+#include "base/check.h"
 #include "base/message.h"
 #include "base/quote.h"
 #include "base/read_file.h"
@@ -22,14 +25,16 @@
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "cost/import_tables.h"
+#include "cost/operator_costs.h"
 #include "cost/presets.h"
+#include "planner/operator_pricer.h"
 
 namespace convene::cli {
 namespace {
 
 constexpr uint64_t kMaxTableBytes = uint64_t{256} << 20;
 
-// The files of the arguments; of a directory those whose names end as tables do.
+// The files of the arguments, none twice; of a directory those whose names end as tables do.
 Result<std::vector<std::string>> ListTables(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
@@ -51,6 +56,13 @@ Result<std::vector<std::string>> ListTables(const std::vector<std::string>& path
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
+  std::set<std::filesystem::path> seen;
+  for (const std::string& file : files) {
+    std::error_code ignored;  // reading it says so
+    if (!seen.insert(std::filesystem::weakly_canonical(file, ignored)).second) {
+      return Error{fmt::format("{} is given twice, and its operators would be there twice", file)};
+    }
+  }
   return files;
 }
 
@@ -62,6 +74,27 @@ Result<cost::NamedTable> ReadTable(const std::string& path, const cost::TableTar
   Result<std::vector<cost::MeasuredOperator>> operators = cost::ReadPerfTable(*text, target);
   if (!operators) return operators.error().At(path);
   return cost::NamedTable{std::filesystem::path(path).filename(), *std::move(operators)};
+}
+
+// In which weights are priced on a host.
+std::string WordsOfPricedRates(const hardware::Profile& host) {
+  const std::map<std::string, double> rates = cost::FiguresOfHost(host).flops;
+  std::string text = fmt::format("  bf16  {:8.1f} GFLOP/s\n", rates.at("bf16") / 1e9);
+  if (rates.contains("int8")) {
+    text += fmt::format("  int8  {:8.1f} Gop/s\n", rates.at("int8") / 1e9);
+  }
+  return text;
+}
+
+// From where the curves of operators are. Sources are "TABLE, KERNEL".
+std::string WordsOfTables(const cost::MachineProfile& machine) {
+  std::set<std::string> tables;
+  for (const auto& [name, model] : machine.operators) {
+    tables.insert(model.spec.source.substr(0, model.spec.source.find(',')));
+  }
+  if (tables.empty()) return "";
+  return fmt::format("  operators: measured by ai-dynamo/aiconfigurator, tables {}\n",
+                     fmt::join(tables, ", "));
 }
 
 std::string DescribeMachine(const std::string& preset, const cost::MachineProfile& machine) {
@@ -87,7 +120,9 @@ std::string DescribeMachine(const std::string& preset, const cost::MachineProfil
     if (!machine.host_assumptions.empty()) {
       text += fmt::format("{}assumed: {}\n", indent, machine.host_assumptions);
     }
+    if (!machine.device) text += WordsOfPricedRates(host);
   }
+  text += WordsOfTables(machine);
   if (const std::string relatives = WordsOfRelatives(machine); !relatives.empty()) {
     text += fmt::format("  {}\n", relatives);
   }
@@ -99,6 +134,17 @@ std::string DescribeMachine(const std::string& preset, const cost::MachineProfil
     text += fmt::format("    source: {}; assumed: {}\n", link.source, link.assumptions);
   }
   return text;
+}
+
+// In which plans have weights, by the names that operators have.
+std::vector<std::string> PricedFormats() {
+  std::vector<std::string> formats;
+  for (const char* weights : {"bf16", "int8", "int4"}) {
+    const auto options = planner::OperatorOptions(weights);
+    CHECK(options.ok());
+    formats.push_back(options->format);
+  }
+  return formats;
 }
 
 class ImportProfile : public Command {
@@ -123,7 +169,7 @@ class ImportProfile : public Command {
         ->check(WritableFile())
         ->excludes(list);
     AddNumber(app, "--most-points", most_points_, {100, 100000},
-              "Rows of an operator that are fitted; the others check it (default: 12000)");
+              "Most rows of an operator that are fitted; the others check it (default: 12000)");
     app.parse_complete_callback([this] {
       if (!list_ && !preset_) throw CLI::RequiredError("--preset or --list");
     });
@@ -176,10 +222,16 @@ class ImportProfile : public Command {
     TextTable table;
     table.AddRow({"operator", "rows", "fitted", "curve", "median", "p95", "unseen rows", "median",
                   "p95", "line's R2", "its median"});
+    std::vector<Error> failures;
+    const std::vector<std::string> formats = PricedFormats();
+    std::vector<std::string> not_priced;
     for (const cost::ChosenOperator& one : chosen.operators) {
       const Result<cost::ImportedOperator> imported =
           cost::ImportOperator(one, static_cast<size_t>(most_points_));
-      if (!imported) return imported.error();
+      if (!imported) {
+        failures.push_back(imported.error().At(one.source));
+        continue;
+      }
       PrintNote("{}\n  {}\n", Describe(imported->model), one.source);
       if (const std::string& device = one.measured.gpu.figures.name;
           device != machine.device->name) {
@@ -189,9 +241,18 @@ class ImportProfile : public Command {
             device, machine.device->name);
       }
       AddRow(*imported, table);
+      if (!cost::IsPriced(one.name, formats)) not_priced.push_back(one.name);
       machine.operators[one.name] = imported->model;
       machine.measured_on.erase(one.name);
     }
+    if (!failures.empty() && failures.size() == chosen.operators.size()) return failures.front();
+    if (!not_priced.empty()) {
+      PrintNote(
+          "no price is asked of {}: prices are of weights in {}, of one kernel for each operator, "
+          "and of all-gather and reduce-scatter in place of all-reduce\n",
+          fmt::join(not_priced, "; "), fmt::join(formats, ", "));
+    }
+    for (const Error& failure : failures) PrintNote("passed over: {}\n", failure.message);
     return WriteReport({out_path_}, table.Format());
   }
 

@@ -47,6 +47,62 @@ TEST_F(ImportProfileTest, ReadsTheTablesOfADirectory) {
   EXPECT_THAT(outcome.err, HasSubstr("the table is of NVIDIA A100 SXM4 80GB, and no table of"));
 }
 
+// Two rows are too few for a model.
+TEST_F(ImportProfileTest, AnOperatorThatCannotBeFittedIsPassedOverAndTheOthersAreImported) {
+  WriteTable("a.csv");
+  const std::string few =
+      "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\n"
+      "X,1,NVIDIA A100-SXM4-80GB,gemm,k,int8_wo,1,4096,4096,0.02\n"
+      "X,1,NVIDIA A100-SXM4-80GB,gemm,k,int8_wo,2,4096,4096,0.02\n";
+  Write("few.csv", few);
+  const std::vector<std::string> end = {"--preset", "a100-nvlink", "--out", "-"};
+  std::vector<std::string> words = {"import-profile", Path("few.csv"), Path("a.csv")};
+  words.insert(words.end(), end.begin(), end.end());
+  const Outcome both = Run(words);
+  ASSERT_EQ(both.status, kSuccess) << both.err;
+  EXPECT_THAT(both.err, HasSubstr("passed over: few.csv, X k: product int8_wo: 2 points"));
+  EXPECT_EQ(nlohmann::json::parse(both.out)["operators"]["product bf16"]["num_points"], 32);
+  words.erase(words.begin() + 2);
+  const Outcome alone = Run(words);
+  EXPECT_EQ(alone.status, kFailure);
+  EXPECT_THAT(alone.err, HasSubstr("few.csv, X k: product int8_wo: 2 points"));
+  EXPECT_EQ(alone.out, "");
+}
+
+TEST_F(ImportProfileTest, ATableThatIsGivenTwiceIsRefused) {
+  fs::create_directories(Path("tables"));
+  WriteTable("tables/a.csv");
+  const std::vector<std::vector<std::string>> twice = {
+      {Path("tables/a.csv"), Path("tables/a.csv")},
+      {Path("tables"), Path("tables/../tables/a.csv")}};
+  for (const std::vector<std::string>& tables : twice) {
+    const Outcome outcome =
+        Run({"import-profile", tables[0], tables[1], "--preset", "a100-nvlink", "--out", "-"});
+    EXPECT_EQ(outcome.status, kFailure);
+    EXPECT_THAT(outcome.err, HasSubstr("a.csv is given twice"));
+  }
+}
+
+TEST_F(ImportProfileTest, NamesOperatorsThatNoPriceIsAskedOf) {
+  WriteTable("a.csv");
+  std::string text =
+      "framework,version,device,op_name,kernel_source,allreduce_dtype,num_gpus,message_size,"
+      "latency\n";
+  for (int size = 1024; size <= 1 << 20; size *= 2) {
+    text += fmt::format("X,1,NVIDIA A100-SXM4-80GB,all_reduce,k,half,8,{},{}\n", size,
+                        0.01 + 1e-8 * size);
+  }
+  Write("sums.csv", text);
+  const Outcome both = Run(
+      {"import-profile", Path("a.csv"), Path("sums.csv"), "--preset", "a100-nvlink", "--out", "-"});
+  ASSERT_EQ(both.status, kSuccess) << both.err;
+  EXPECT_THAT(both.err, HasSubstr("no price is asked of all_reduce: prices are of weights in "
+                                  "bf16, int8, int4_wo, of one kernel"));
+  const Outcome alone =
+      Run({"import-profile", Path("a.csv"), "--preset", "a100-nvlink", "--out", "-"});
+  EXPECT_THAT(alone.err, ::testing::Not(HasSubstr("no price is asked")));
+}
+
 TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
   const Outcome outcome = Run({"import-profile", "--list"});
   ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
@@ -56,6 +112,10 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
   EXPECT_THAT(outcome.out, HasSubstr("assumed:"));
   EXPECT_THAT(outcome.out, HasSubstr("  source: AMD EPYC 9004 Series"));
   EXPECT_THAT(outcome.out, HasSubstr("  assumed: one socket; all 12 memory channels"));
+  EXPECT_THAT(outcome.out, HasSubstr("  operators: measured by ai-dynamo/aiconfigurator, tables "
+                                     "h100_sxm_comm_nccl_2.27.3_nccl_perf.csv.gz, h100_sxm_gemm"));
+  // Rates in which weights are priced on a host.
+  EXPECT_THAT(outcome.out, HasSubstr("  int8    8028.2 Gop/s"));
   // A paper's GPU comes with its host.
   EXPECT_THAT(outcome.out, HasSubstr("  host: Intel Xeon 2.30 GHz (Google Cloud N1)"));
   // Beside a GPU without tables stands on which one its operators were measured.

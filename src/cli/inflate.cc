@@ -34,6 +34,10 @@ Result<std::string> Inflate(std::string_view bytes, uint64_t max_bytes) {
     return Error{fmt::format("it unpacks to more than {}", FormatBytes(max_bytes))};
   }
   if (state != Z_STREAM_END) return DataLoss("what gzip has packed is damaged or ends too early");
+  if (stream.avail_in > 0) {
+    return DataLoss(fmt::format("{} behind the end of what gzip has packed: pack it as one piece",
+                                FormatBytes(stream.avail_in)));
+  }
   return text;
 }
 

@@ -34,5 +34,12 @@ TEST(Inflate, DamagedBytesAndTooManyAreErrors) {
   EXPECT_FALSE(Inflate("\x1f\x8b", 100));
 }
 
+TEST(Inflate, BytesBehindTheEndAreAnError) {
+  EXPECT_THAT(Inflate(Packed() + "more", 100).error().message,
+              HasSubstr("4 B behind the end of what gzip has packed"));
+  // Another piece is no part of the first one.
+  EXPECT_FALSE(Inflate(Packed() + Packed(), 100));
+}
+
 }  // namespace
 }  // namespace convene::cli

@@ -25,6 +25,7 @@
 #include "cli/text_table.h"
 #include "cli/value_options.h"
 #include "comm/agree.h"
+#include "cost/doubtful_costs.h"
 #include "cost/machine_profile.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_machine.h"
@@ -86,6 +87,12 @@ std::string Describe(const hardware::Profile& profile) {
     text += fmt::format("disk          read     {:10.2f} GB/s    {}{}\n", profile.disk_gbps,
                         profile.disk_directory,
                         profile.disk_direct ? "" : ", perhaps from the page cache");
+    if (profile.disk_gbps_beside > 0) {
+      text += fmt::format(
+          "              beside computation {:.2f} GB/s, which take {:.0f} % of a core\n",
+          profile.disk_gbps_beside,
+          100 * profile.disk_core_seconds_per_gb * profile.disk_gbps_beside);
+    }
   }
   text += fmt::format(
       "experts       {}\n",
@@ -109,10 +116,17 @@ std::string Describe(const hardware::Profile& profile) {
   return text;
 }
 
+std::string DescribeSetup(const cost::StepCosts& costs) {
+  return fmt::format(
+      "{} of {} with weights in {}", FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
+      FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights);
+}
+
 std::string DescribeCosts(const cost::StepCosts& costs) {
   TextTable table;
+  // Of the line the same points are held out as of the costs.
   table.AddRow({"kind of task", "points", "held out: median error", "95 %", "bias", "R²",
-                "90 % within", "a line: R²", "median error"});
+                "90 % within", "held out of a line: R²", "median error"});
   table.AddRule();
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
   const auto add = [&](std::string name, const cost::HeldOut& held_out) {
@@ -120,7 +134,8 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
                   percent(held_out.median_error), percent(held_out.p95_error),
                   fmt::format("{:+.1f} %", 100 * held_out.bias), fmt::format("{:.4f}", held_out.r2),
                   fmt::format("{:+.1f} to {:+.1f} %", 100 * held_out.low, 100 * held_out.high),
-                  fmt::format("{:.4f}", held_out.line_r2), percent(held_out.line_median_error)});
+                  held_out.has_line() ? fmt::format("{:.4f}", held_out.line_r2) : "-",
+                  held_out.has_line() ? percent(held_out.line_median_error) : "-"});
   };
   for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
     if (!costs.held_out[kind]) continue;
@@ -129,10 +144,7 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
   if (costs.exchange_held_out) add("all exchanges", *costs.exchange_held_out);
   if (costs.overlapped_held_out) add("steps with overlap", *costs.overlapped_held_out);
   std::string text = fmt::format(
-      "\nsteps on {} of {} with weights in {}, memory {:.1f} GB/s each, {:.2f} ms besides "
-      "tasks\n{}",
-      FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
-      FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
+      "\nsteps on {}, memory {:.1f} GB/s each, {:.2f} ms besides tasks\n{}", DescribeSetup(costs),
       costs.reference.read_bytes_per_second / 1e9, 1e3 * costs.step_once, table.Format());
   text += fmt::format(
       "whole steps of models that were left out: 90 % within {:.2f} times what these errors say\n",
@@ -147,33 +159,53 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
   return text;
 }
 
+// What stays in the file beside what was measured. Empty: nothing.
+std::string WordsOfRest(const cost::MachineProfile& measured, const cost::MachineProfile& kept) {
+  std::vector<std::string> rest;
+  for (const cost::StepCosts& costs : kept.steps) {
+    if (measured.CostsOf(costs.num_ranks, costs.num_threads, costs.weights) != nullptr) continue;
+    rest.push_back("steps on " + DescribeSetup(costs));
+  }
+  for (const auto& [name, model] : kept.operators) {
+    if (!measured.operators.contains(name)) rest.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(rest, ", "));
+}
+
 std::string DescribeRefinement(const evaluate::RefinedCosts& refined) {
   TextTable table;
   table.AddRow({"kind of task", "tasks", "measured / predicted", "error before", "after"});
   table.AddRule();
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+  bool is_any_left = false;
   const auto add = [&](std::string_view name, const std::optional<cost::KindRefinement>& found) {
     if (!found) return;
     table.AddRow({std::string(name), fmt::to_string(found->num_tasks),
                   fmt::format("{:.3f}", found->factor), percent(found->error_before),
                   found->is_used ? percent(found->error_after) : "left as it was"});
+    is_any_left |= !found->is_used;
   };
   const cost::Refinement& refinement = refined.refinement;
   for (int kind = 0; kind < schedule::kNumTaskKinds; ++kind) {
     add(schedule::Name(static_cast<schedule::TaskKind>(kind)), refinement.tasks[kind]);
   }
   add("exchange", refinement.exchange);
-  const cost::StepCosts& costs = refinement.costs;
-  const std::string_view note = refinement.fits_caches
-                                    ? "their weights fit into the caches, which those of larger "
-                                      "models do not: costs of tasks "
-                                      "learn nothing from them\n"
-                                    : "";
-  return fmt::format("\nsteps on {} of {} with weights in {}, refined by {} that ran\n{}{}",
-                     FormatCount(static_cast<uint64_t>(costs.num_ranks), "rank"),
-                     FormatCount(static_cast<uint64_t>(costs.num_threads), "thread"), costs.weights,
+  std::string notes;
+  if (refinement.fits_caches) {
+    notes +=
+        "their weights fit into the caches, which those of larger models do not: costs of tasks "
+        "learn nothing from them\n";
+  }
+  if (is_any_left) {
+    notes += fmt::format(
+        "a kind is left as it was where there are fewer than {} tasks of it, or where what the "
+        "other steps say of it does not lower the errors in each: a trace has one step of each "
+        "kind, so give those of several runs together (--from-trace A.json B.json ...)\n",
+        cost::kFewestRefiningTasks);
+  }
+  return fmt::format("\nsteps on {}, refined by {} that ran\n{}{}", DescribeSetup(refinement.costs),
                      FormatCount(static_cast<uint64_t>(refined.num_steps), "step"), table.Format(),
-                     note);
+                     notes);
 }
 
 class Measure : public Command {
@@ -188,7 +220,7 @@ class Measure : public Command {
             "(default: where the profile is kept)")
         ->type_name("DIR");
     AddPath(app, "-o,--out", out_path_,
-            "Write the profile to this file, and leave the kept one alone")
+            "Write to this file, beside what it has of this machine, and leave the kept one alone")
         ->check(
             NoStandardOutput("a profile is a file; --json - writes its figures to standard output"))
         ->check(WritableFile());
@@ -252,7 +284,7 @@ class Measure : public Command {
         return done;
       }
     }
-    return speaks() ? Keep(std::move(profile)) : Status();
+    return speaks() ? Keep(profile) : Status();
   }
 
  private:
@@ -346,13 +378,24 @@ class Measure : public Command {
     return WriteReport({json_path_}, DescribeCosts(*costs));
   }
 
-  Status Keep(cost::MachineProfile profile) const {
+  Status Keep(const cost::MachineProfile& profile) const {
     for (const std::string& reason : hardware::UnsupportedIsas()) {
       PrintNote("not usable here: {}\n", reason);
     }
     const std::string path = out_path_.empty() ? hardware::ProfilePath() : out_path_;
-    if (out_path_.empty()) profile = evaluate::WithKept(std::move(profile), path);
-    return Save(profile, path);
+    const Result<cost::MachineProfile> before = evaluate::LoadMachineProfile(path);
+    if (before && !evaluate::IsOfSameMachine(*before, profile)) {
+      PrintNote("{} was of another machine or instruction set, and is replaced: {}, {}\n", path,
+                Printable(before->machine.cpu_name), Printable(before->machine.isa));
+    }
+    const cost::MachineProfile kept = evaluate::WithKept(profile, path);
+    if (Status saved = Save(kept, path); !saved) return saved;
+    if (const std::string rest = WordsOfRest(profile, kept); !rest.empty()) {
+      PrintNote("what it has besides stays there as it was: {}\n", rest);
+    }
+    const std::string doubt = cost::WordsOfDoubt(profile.steps);
+    if (!doubt.empty()) PrintNote("{}\n", doubt);
+    return {};
   }
 
   Status Save(const cost::MachineProfile& profile, const std::string& path) const {

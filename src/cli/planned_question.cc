@@ -26,6 +26,7 @@ constexpr size_t kMostParts = 1 << 18;
 constexpr int kMostRanks = 1024;
 constexpr int kMostStepTokens = 1 << 24;
 constexpr double kMostDiskGbps = 1e6;
+constexpr double kMostDiskCoreSeconds = 1e6;
 constexpr double kMostReadGbps = 1e9;
 constexpr size_t kMostPasses = 64;  // of a search, and of those that are off
 
@@ -292,6 +293,7 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const Json& con
           {"constraints", ConstraintsJson(question.constraints)},
           {"without", question.passes_off},
           {"disk_gbps", profile.machine.disk_gbps},
+          {"disk_core_seconds_per_gb", profile.machine.disk_core_seconds_per_gb},
           {"read_gbps", profile.machine.read_gbps},
           {"sampling", sampling},
           {"profile", profile_name},
@@ -305,7 +307,8 @@ plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
   plan.num_threads = 0;
   plan.made_for.reset();
   // PlanFile says it of batches whose steps would otherwise have fewer tokens than is usual.
-  if (plan.step_tokens == std::max(usual_step_tokens, plan.sequences)) plan.step_tokens = 0;
+  const int of_group = plan.sequences_of_group(plan.sequences);
+  if (plan.step_tokens == std::max(usual_step_tokens, of_group)) plan.step_tokens = 0;
   if (!plan.spilled_kv) plan.sequences = 0;
   return plan;
 }
@@ -358,6 +361,10 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const Json& object) {
   }
   if (!reader.Member(object, "disk_gbps").is_null()) {
     question.profile.machine.disk_gbps = reader.Number(object, "disk_gbps", 0, kMostDiskGbps);
+  }
+  if (!reader.Member(object, "disk_core_seconds_per_gb").is_null()) {
+    question.profile.machine.disk_core_seconds_per_gb =
+        reader.Number(object, "disk_core_seconds_per_gb", 0, kMostDiskCoreSeconds);
   }
   if (!reader.Member(object, "read_gbps").is_null()) {
     question.profile.machine.read_gbps = reader.Number(object, "read_gbps", 0, kMostReadGbps);

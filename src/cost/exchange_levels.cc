@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "cost/import_tables.h"
 
 namespace convene::cost {
 
@@ -14,6 +15,12 @@ using schedule::TaskId;
 ExchangeLevels::ExchangeLevels(const std::vector<LinkLevel>& levels, int num_ranks)
     : levels_(levels), num_ranks_(num_ranks) {
   CHECK(!levels.empty() && levels.back().num_ranks == 0, "no level joins all ranks");
+  first_levels_.push_back(0);
+  const int host = LevelOfHost(levels);
+  for (int level = 1; level <= host; ++level) {
+    if (levels[level].num_ranks == 0 || levels[level].shared_by != LinkSharing::kNobody) break;
+    first_levels_.push_back(level);
+  }
 }
 
 int ExchangeLevels::BlockOf(int rank, int level) const {
@@ -21,8 +28,8 @@ int ExchangeLevels::BlockOf(int rank, int level) const {
   return levels_[level].num_ranks == 0 ? 0 : rank / levels_[level].num_ranks;
 }
 
-int ExchangeLevels::LevelOf(int a, int b) const {
-  int level = 0;
+int ExchangeLevels::LevelOf(int a, int b, int first_level) const {
+  int level = first_level;
   while (BlockOf(a, level) != BlockOf(b, level)) ++level;
   return level;
 }
@@ -62,8 +69,10 @@ void ExchangeLevels::AddResources(std::vector<Resource>& resources) {
 
 std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::Schedule& schedule,
                                                                 std::span<const TaskId> tasks,
-                                                                const Sizes& sizes) const {
+                                                                const Sizes& sizes,
+                                                                int first_level) const {
   const size_t num_levels = levels_.size();
+  const auto first = static_cast<size_t>(first_level);
   const auto num_others = static_cast<double>(tasks.size()) - 1;
   // By level and block: ranks of the exchange, and bytes that go evenly to all others.
   struct Block {
@@ -71,7 +80,7 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
     double even = 0;
   };
   std::vector<std::vector<Block>> blocks(num_levels);
-  for (size_t level = 0; level < num_levels; ++level) {
+  for (size_t level = first; level < num_levels; ++level) {
     blocks[level].resize(BlockOf(num_ranks_ - 1, static_cast<int>(level)) + 1);
   }
   std::vector<double> even(tasks.size());
@@ -86,13 +95,13 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
         even[i] += value;
         continue;
       }
-      const int level = LevelOf(from, term.size.to);
+      const int level = LevelOf(from, term.size.to, first_level);
       bytes[places_[level][from].out - first_resource_] += value;
       if (levels_[level].shared_by != LinkSharing::kMedium) {
         bytes[places_[level][term.size.to].in - first_resource_] += value;
       }
     }
-    for (size_t level = 0; level < num_levels; ++level) {
+    for (size_t level = first; level < num_levels; ++level) {
       Block& block = blocks[level][BlockOf(from, static_cast<int>(level))];
       ++block.ranks;
       block.even += even[i];
@@ -101,7 +110,7 @@ std::vector<ExchangeLevels::LevelLoads> ExchangeLevels::LoadsOf(const schedule::
   for (size_t i = 0; i < tasks.size() && num_others > 0; ++i) {
     const int rank = schedule.tasks[tasks[i]].lane.rank;
     Block inner = {.ranks = 1, .even = even[i]};
-    for (size_t level = 0; level < num_levels; ++level) {
+    for (size_t level = first; level < num_levels; ++level) {
       const Block& block = blocks[level][BlockOf(rank, static_cast<int>(level))];
       const double sent = even[i] * (block.ranks - inner.ranks) / num_others;
       const double received = (block.even - inner.even) / num_others;

@@ -17,8 +17,8 @@ class ExchangeLevels {
   // `levels` from within a host outwards; the last one joins all ranks. Keeps a reference.
   ExchangeLevels(const std::vector<LinkLevel>& levels, int num_ranks);
 
-  // The innermost level that joins two ranks.
-  int LevelOf(int a, int b) const;
+  // The innermost level that joins two ranks, of those from `first_level` on.
+  int LevelOf(int a, int b, int first_level = 0) const;
   int num_levels() const { return static_cast<int>(levels_.size()); }
   const LinkLevel& level(int index) const { return levels_[index]; }
 
@@ -37,10 +37,17 @@ class ExchangeLevels {
     int num_ranks = 0;  // most ranks of the exchange that the level joins
   };
   // By level, of one exchange. Bytes whose receiver is not named go evenly to all other ranks of
-  // it.
+  // it. Levels within `first_level` carry nothing: what ranks that they join send to each other
+  // takes that one.
   std::vector<LevelLoads> LoadsOf(const schedule::Schedule& schedule,
-                                  std::span<const schedule::TaskId> tasks,
-                                  const Sizes& sizes) const;
+                                  std::span<const schedule::TaskId> tasks, const Sizes& sizes,
+                                  int first_level = 0) const;
+
+  // Levels at which the ways of an exchange may begin, from the innermost outwards: a link within
+  // one at which each rank has a port of its own need not be taken, as that of a pair of GPUs which
+  // are both on PCI Express. Ports that ranks of a block share are reached through the block's own
+  // links, and so are those between hosts.
+  const std::vector<int>& first_levels() const { return first_levels_; }
 
  private:
   struct Places {
@@ -57,6 +64,7 @@ class ExchangeLevels {
   int32_t first_resource_ = 0;
   int32_t num_resources_ = 0;
   std::vector<int32_t> first_of_level_;  // by level: its first resource, counted from the first one
+  std::vector<int> first_levels_;
 };
 
 }  // namespace convene::cost

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/units.h"
@@ -141,7 +142,11 @@ HeldOutFactors Summarise(CurveKind kind, std::vector<double> factors) {
   return held_out;
 }
 
+// Not fitted where a curve through all points, which would be kept, has none of this kind.
 HeldOutFactors HoldOut(CurveKind kind, bool higher_order, const Parts& parts) {
+  if (const Status fits = CheckNumPoints(kind, parts.points.size()); !fits) {
+    return {.errors = {.kind = kind, .not_fitted = fits.error().message}};
+  }
   std::vector<double> factors;
   for (uint64_t part = 0; part < parts.num_parts; ++part) {
     const CurvePoints points = PointsWithout(parts, part);
@@ -160,6 +165,17 @@ HeldOutFactors HoldOut(CurveKind kind, bool higher_order, const Parts& parts) {
 bool IsWorthMore(const HeldOutErrors& errors, const HeldOutErrors& than) {
   if (than.kind != CurveKind::kLinear) return errors.mean < than.mean;
   return errors.mean < kWorthMore * than.mean && errors.mean < than.mean - kWorthAtLeast;
+}
+
+// Of those that could be fitted. The line always can.
+HeldOutFactors& Best(std::span<HeldOutFactors> tried) {
+  HeldOutFactors* best = nullptr;
+  for (HeldOutFactors& one : tried) {
+    if (!one.errors.not_fitted.empty()) continue;
+    if (best == nullptr || IsWorthMore(one.errors, best->errors)) best = &one;
+  }
+  CHECK(best != nullptr);
+  return *best;
 }
 
 double MedianOfLine(const RelativeLine& line, std::span<const OperatorSample> samples) {
@@ -198,20 +214,22 @@ Result<OperatorModel> FitOperatorModel(OperatorModelSpec spec,
   }
   OperatorModel model = {.spec = std::move(spec)};
   model.num_points = static_cast<int>(samples.size());
-  std::optional<HeldOutFactors> best;
+  std::vector<HeldOutFactors> tried;
   for (const CurveKind kind : kCurveKinds) {
-    HeldOutFactors tried = HoldOut(kind, model.spec.higher_order, parts);
-    model.candidates.push_back(tried.errors);
-    if (!tried.errors.not_fitted.empty()) continue;
-    if (!best || IsWorthMore(tried.errors, best->errors)) best = std::move(tried);
+    tried.push_back(HoldOut(kind, model.spec.higher_order, parts));
   }
-  CHECK(best.has_value());  // a line can always be fitted
-  Result<OperatorCurve> curve =
-      FitCurve(best->errors.kind, model.spec.higher_order, PointsWithout(parts, std::nullopt));
-  if (!curve) return curve.error().At(model.spec.name);
+  const CurvePoints all = PointsWithout(parts, std::nullopt);
+  HeldOutFactors* best = &Best(tried);
+  Result<OperatorCurve> curve = FitCurve(best->errors.kind, model.spec.higher_order, all);
+  while (!curve) {  // the next best one: what goes through the parts need not go through all
+    best->errors = {.kind = best->errors.kind, .not_fitted = curve.error().message};
+    best = &Best(tried);
+    curve = FitCurve(best->errors.kind, model.spec.higher_order, all);
+  }
   model.curve = *std::move(curve);
   model.low_factor = best->low_factor;
   model.high_factor = best->high_factor;
+  for (const HeldOutFactors& one : tried) model.candidates.push_back(one.errors);
   model.linear_median = MedianOfLine(model.curve.line, samples);
   AddRanges(samples, model);
   return model;

@@ -35,27 +35,40 @@ std::vector<size_t> MedianRounds(const std::vector<double>& values) {
   return {order[middle - 1], order[middle]};
 }
 
-// Ideal seconds, or bytes, and measured seconds.
-struct LinePoints {
-  std::vector<double> ideal;
-  std::vector<double> seconds;
-
-  void Add(double of_ideal, double of_seconds) {
-    if (!(of_ideal > 0)) return;  // nothing that the line could be over
-    ideal.push_back(of_ideal);
-    seconds.push_back(of_seconds);
-  }
+struct LinePoint {
+  TaskKind kind = TaskKind::kCounts;
+  double ideal = 0;  // seconds, or bytes; of 0 there is nothing that the line could be over
+  double seconds = 0;
+  int fold = 0;
 };
 
-void AddLine(const LinePoints& points, HeldOut& held_out) {
-  if (points.ideal.empty()) return;
-  const RelativeLine line = FitRelativeLine(points.ideal, points.seconds);
-  std::vector<double> errors;
-  for (size_t i = 0; i < points.ideal.size(); ++i) {
-    errors.push_back(std::abs(line.at(points.ideal[i]) / points.seconds[i] - 1));
+// A line through all points, each part of the folds predicted by the others: by kind.
+std::array<std::vector<PredictedSample>, schedule::kNumTaskKinds> PredictByLine(
+    std::span<const LinePoint> points) {
+  std::array<std::vector<PredictedSample>, schedule::kNumTaskKinds> predicted;
+  for (int part = 0; part < kHeldOutParts; ++part) {
+    std::vector<double> ideal;
+    std::vector<double> seconds;
+    for (const LinePoint& point : points) {
+      if (point.fold % kHeldOutParts == part || !(point.ideal > 0)) continue;
+      ideal.push_back(point.ideal);
+      seconds.push_back(point.seconds);
+    }
+    if (ideal.empty()) continue;
+    const RelativeLine line = FitRelativeLine(ideal, seconds);
+    for (const LinePoint& point : points) {
+      if (point.fold % kHeldOutParts != part || !(point.ideal > 0)) continue;
+      predicted[static_cast<size_t>(point.kind)].push_back({line.at(point.ideal), point.seconds});
+    }
   }
-  held_out.line_r2 = line.r2;
-  held_out.line_median_error = Median(std::move(errors));
+  return predicted;
+}
+
+void AddLine(std::span<const PredictedSample> by_line, HeldOut& held_out) {
+  if (by_line.empty()) return;
+  const HeldOut of_line = HeldOutOf(by_line);
+  held_out.line_r2 = of_line.r2;
+  held_out.line_median_error = of_line.median_error;
 }
 
 struct ExchangeSample {
@@ -87,28 +100,34 @@ Curve FitExchanges(std::span<const ExchangeSample> samples) {
 
 // Each part of the folds predicted by the others: of all exchanges, and of each kind.
 void ValidateExchanges(std::span<const ExchangeSample> samples, StepCosts& costs) {
-  constexpr int kParts = 7;
   std::vector<PredictedSample> all;
   std::array<std::vector<PredictedSample>, schedule::kNumTaskKinds> by_kind;
-  for (int part = 0; part < kParts; ++part) {
+  for (int part = 0; part < kHeldOutParts; ++part) {
     std::vector<ExchangeSample> others;
     for (const ExchangeSample& sample : samples) {
-      if (sample.fold % kParts != part) others.push_back(sample);
+      if (sample.fold % kHeldOutParts != part) others.push_back(sample);
     }
     const ExchangeCost cost{.seconds = FitExchanges(others)};
     for (const ExchangeSample& sample : samples) {
-      if (sample.fold % kParts != part || sample.bytes <= 0) continue;
+      if (sample.fold % kHeldOutParts != part || sample.bytes <= 0) continue;
       all.push_back({cost.SecondsOf(sample.bytes), sample.seconds});
       by_kind[static_cast<size_t>(sample.kind)].push_back(all.back());
     }
   }
   costs.exchange_held_out = HeldOutOf(all);
-  LinePoints points;
-  for (const ExchangeSample& sample : samples) points.Add(sample.bytes, sample.seconds);
-  AddLine(points, *costs.exchange_held_out);
-  for (size_t kind = 0; kind < by_kind.size(); ++kind) {
-    if (!by_kind[kind].empty()) costs.held_out[kind] = HeldOutOf(by_kind[kind]);
+  std::vector<LinePoint> points;
+  for (const ExchangeSample& sample : samples) {
+    points.push_back({sample.kind, sample.bytes, sample.seconds, sample.fold});
   }
+  const auto by_line = PredictByLine(points);
+  std::vector<PredictedSample> all_by_line;
+  for (size_t kind = 0; kind < by_kind.size(); ++kind) {
+    all_by_line.insert(all_by_line.end(), by_line[kind].begin(), by_line[kind].end());
+    if (by_kind[kind].empty()) continue;
+    costs.held_out[kind] = HeldOutOf(by_kind[kind]);
+    AddLine(by_line[kind], *costs.held_out[kind]);
+  }
+  AddLine(all_by_line, *costs.exchange_held_out);
 }
 
 // What was seen of the steps, by what it is.
@@ -246,7 +265,9 @@ class RankFit {
   std::vector<WeightedRatio> cores_;
 };
 
-// None where ranks are alike.
+// None where ranks are alike. Costs are of all ranks, fitted by the mean of what tasks took, and
+// the median is less than that where times scatter. So it is by their mean that ranks are compared:
+// what all of them have in common is no rank's.
 std::vector<MachineState> FitRankStates(const Samples& samples, const StepCosts& costs) {
   std::vector<RankFit> ranks;
   for (size_t kind = 0; kind < samples.tasks.size(); ++kind) {
@@ -256,8 +277,18 @@ std::vector<MachineState> FitRankStates(const Samples& samples, const StepCosts&
       ranks[rank].Add(*costs.tasks[kind], sample);
     }
   }
+  if (ranks.size() < 2) return {};
   std::vector<MachineState> states;
-  for (const RankFit& rank : ranks) states.push_back(rank.State());
+  MachineState mean = {.memory = 0, .compute = 0};
+  for (const RankFit& rank : ranks) {
+    states.push_back(rank.State());
+    mean.memory += states.back().memory / static_cast<double>(ranks.size());
+    mean.compute += states.back().compute / static_cast<double>(ranks.size());
+  }
+  for (MachineState& state : states) {
+    state.memory /= mean.memory;
+    state.compute /= mean.compute;
+  }
   const auto differs = [](const MachineState& state) {
     return std::abs(state.memory - 1) > kAlike || std::abs(state.compute - 1) > kAlike;
   };
@@ -361,16 +392,16 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     if (samples.tasks[kind].empty()) continue;
     const std::vector<TaskSample> alike = AsIfAlike(samples.tasks[kind], *costs.tasks[kind], costs);
     costs.held_out[kind] = TaskCost::Validate(alike, balance, sensitivity[kind]);
-    LinePoints points;
+    std::vector<LinePoint> points;
     for (const TaskSample& sample : alike) {
       const TaskParts& parts = sample.parts;
-      points.Add(
+      const double ideal =
           std::max((parts.product_flops + parts.score_flops) / reference.dot_operations_per_second,
                    (parts.weight_bytes + parts.cache_bytes + parts.row_bytes) /
-                       reference.read_bytes_per_second),
-          sample.seconds);
+                       reference.read_bytes_per_second);
+      points.push_back({static_cast<TaskKind>(kind), ideal, sample.seconds, sample.fold});
     }
-    AddLine(points, *costs.held_out[kind]);
+    AddLine(PredictByLine(points)[kind], *costs.held_out[kind]);
   }
   link.seconds = FitExchanges(samples.exchanges);
   costs.exchange = link;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -14,44 +15,71 @@ namespace {
 using schedule::LaneKind;
 using schedule::Schedule;
 using schedule::TaskKind;
-using schedule::Work;
 
-// Experts of few rows wait for memory, those of many for the cores: of each rank both are found.
-TEST(FitStepCosts, FindsHowSlowMemoryAndCoresOfEachRankAre) {
-  const ReferenceSpeed reference{.read_bytes_per_second = 1e10, .dot_operations_per_second = 1e11};
-  std::vector<Schedule> schedules;
-  std::vector<SampledStep> steps;
-  for (const double intensity : {1.0, 2.0, 4.0, 100.0, 400.0, 1600.0}) {
-    for (const double bytes : {1e6, 4e6, 1.6e7}) {
-      Schedule& schedule = schedules.emplace_back(Schedule{.num_ranks = 2});
-      for (int rank = 0; rank < 2; ++rank) {
-        schedule.tasks.push_back({.kind = TaskKind::kExperts,
-                                  .lane = {rank, LaneKind::kCompute},
-                                  .layer = 0,
-                                  .work = {.flops = schedule::Constant(intensity * bytes),
-                                           .memory_bytes = schedule::Constant(bytes)}});
+// Steps of experts that have five loads at each of six intensities, on ranks of which the second
+// may be slower. With `scatters` two loads in five take twice as long, on each rank other ones.
+class StepsOfExperts {
+ public:
+  StepsOfExperts(int num_ranks, const MachineState& second, bool scatters) {
+    const double intensities[] = {1, 2, 4, 100, 400, 1600};
+    for (size_t row = 0; row < std::size(intensities); ++row) {
+      for (size_t column = 0; column < kNumLoads; ++column) {
+        const double bytes = 1e6 * (1 + 0.1 * static_cast<double>(column));
+        Schedule& schedule = schedules_.emplace_back(Schedule{.num_ranks = num_ranks});
+        schedule::Timeline& timeline = timelines_.emplace_back();
+        for (int rank = 0; rank < num_ranks; ++rank) {
+          const double flops = intensities[row] * bytes;
+          schedule.tasks.push_back({.kind = TaskKind::kExperts,
+                                    .lane = {rank, LaneKind::kCompute},
+                                    .layer = 0,
+                                    .work = {.flops = schedule::Constant(flops),
+                                             .memory_bytes = schedule::Constant(bytes)}});
+          const MachineState slow = rank == 1 ? second : MachineState();
+          const bool waits = flops < 10 * bytes;
+          const size_t turn = row + column + 2 * static_cast<size_t>(rank);
+          const bool is_slow = scatters && turn % kNumLoads < 2;
+          timeline.tasks.push_back({0, (waits ? slow.memory : slow.compute) * (is_slow ? 2 : 1) *
+                                           std::max(bytes / 1e10, flops / 1e11)});
+        }
       }
     }
   }
-  const auto fitted = [&](const MachineState& second) {
-    steps.clear();
-    for (size_t i = 0; i < schedules.size(); ++i) {
-      schedule::Timeline timeline;
-      for (int rank = 0; rank < 2; ++rank) {
-        const Work& work = schedules[i].tasks[static_cast<size_t>(rank)].work;
-        const double bytes = work.memory_bytes[0].factor;
-        const double flops = work.flops[0].factor;
-        const bool waits = flops < 10 * bytes;
-        const double slow = rank == 0 ? 1 : waits ? second.memory : second.compute;
-        timeline.tasks.push_back({0, slow * std::max(bytes / 1e10, flops / 1e11)});
-      }
-      steps.push_back({.schedule = &schedules[i],
+
+  StepCosts Fit() const {
+    std::vector<SampledStep> steps;
+    for (size_t i = 0; i < schedules_.size(); ++i) {
+      steps.push_back({.schedule = &schedules_[i],
                        .sizes = NothingSized,
-                       .timelines = {timeline},
+                       .timelines = {timelines_[i]},
                        .states = {{}},
                        .fold = static_cast<int>(i)});
     }
-    return FitStepCosts(steps, reference);
+    return FitStepCosts(steps, {.read_bytes_per_second = 1e10, .dot_operations_per_second = 1e11});
+  }
+
+  // Of the rank's tasks, the mean of measured / predicted.
+  double MeanRatio(const StepCosts& costs, int rank) const {
+    double sum = 0;
+    for (size_t i = 0; i < schedules_.size(); ++i) {
+      const auto task = static_cast<size_t>(rank);
+      sum += timelines_[i].tasks[task].seconds() /
+             costs.TaskSeconds(*costs.CostOf(TaskKind::kExperts), rank,
+                               PartsOf(schedules_[i].tasks[task], NothingSized));
+    }
+    return sum / static_cast<double>(schedules_.size());
+  }
+
+ private:
+  static constexpr size_t kNumLoads = 5;
+
+  std::vector<Schedule> schedules_;
+  std::vector<schedule::Timeline> timelines_;
+};
+
+// Experts of few rows wait for memory, those of many for the cores: of each rank both are found.
+TEST(FitStepCosts, FindsHowSlowMemoryAndCoresOfEachRankAre) {
+  const auto fitted = [](const MachineState& second) {
+    return StepsOfExperts(2, second, /*scatters=*/false).Fit();
   };
   EXPECT_TRUE(fitted({}).rank_states.empty());
   for (const MachineState& second :
@@ -66,6 +94,29 @@ TEST(FitStepCosts, FindsHowSlowMemoryAndCoresOfEachRankAre) {
     // Prices know what ranks differ by, so that it is no error of theirs.
     EXPECT_LT(costs.held_out[static_cast<size_t>(TaskKind::kExperts)]->p95_error, 0.2);
   }
+}
+
+// The median of times that scatter is less than their mean, which costs are: of all ranks alike.
+TEST(FitStepCosts, TimesThatScatterMakeNoRankUnlikeTheOthers) {
+  for (const int num_ranks : {1, 2, 3}) {
+    const StepsOfExperts steps(num_ranks, {}, /*scatters=*/true);
+    const StepCosts costs = steps.Fit();
+    EXPECT_TRUE(costs.rank_states.empty()) << num_ranks;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      EXPECT_NEAR(steps.MeanRatio(costs, rank), 1, 0.1) << rank << " of " << num_ranks;
+    }
+  }
+}
+
+TEST(FitStepCosts, UnlikeRanksWhoseTimesScatterAreRightInTheMean) {
+  const StepsOfExperts steps(2, {.memory = 3, .compute = 2}, /*scatters=*/true);
+  const StepCosts costs = steps.Fit();
+  ASSERT_EQ(costs.rank_states.size(), 2u);
+  EXPECT_NEAR(costs.rank_states[0].memory + costs.rank_states[1].memory, 2, 1e-9);
+  EXPECT_NEAR(costs.rank_states[0].compute + costs.rank_states[1].compute, 2, 1e-9);
+  EXPECT_NEAR(costs.rank_states[1].memory / costs.rank_states[0].memory, 3, 0.5);
+  EXPECT_NEAR(costs.rank_states[1].compute / costs.rank_states[0].compute, 2, 0.3);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_NEAR(steps.MeanRatio(costs, rank), 1, 0.15) << rank;
 }
 
 // As where a kind of short exchange has waits that longer ones have not.
@@ -147,6 +198,21 @@ TEST(FitStepCosts, FindsWhatTheStepsWereMadeOf) {
   EXPECT_NEAR(costs.exchange.SecondsOf(8e5) / 8e-4, 1, 0.02);
   EXPECT_EQ(KindWithoutCost(schedules[0], costs), std::nullopt);
   EXPECT_EQ(KindWithoutCost(schedules[0], StepCosts()), TaskKind::kExperts);
+  // Each kind stands beside a line: these times are on one.
+  const TaskKind exchange = schedules[0].tasks[1].kind;
+  for (const TaskKind kind : {TaskKind::kExperts, exchange}) {
+    const std::optional<HeldOut>& held_out = costs.held_out[static_cast<size_t>(kind)];
+    ASSERT_TRUE(held_out && held_out->has_line()) << schedule::Name(kind);
+    EXPECT_LT(held_out->line_median_error, 1e-3);
+  }
+  EXPECT_TRUE(costs.exchange_held_out->has_line());
+  // The same points are held out of it as of the costs: through one alone it misses the other.
+  steps.pop_back();
+  const StepCosts of_two = FitStepCosts(steps, {4e10, 1e12});
+  EXPECT_GT(of_two.held_out[static_cast<size_t>(TaskKind::kExperts)]->line_median_error, 0.1);
+  steps.pop_back();
+  const StepCosts of_one = FitStepCosts(steps, {4e10, 1e12});
+  EXPECT_FALSE(of_one.held_out[static_cast<size_t>(TaskKind::kExperts)]->has_line());
 }
 
 // A rank whose bytes have gone out computes while another one still receives.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -40,6 +39,13 @@ bool IsRelative(const MeasuredOperator& measured, const GpuPreset& gpu) {
   return measured.samples[0].ideal_seconds != measured.target_ideal_seconds[0];
 }
 
+bool IsJoinedByNvlink(const GpuPreset& gpu, const MachineProfile& machine) {
+  const int host = LevelOfHost(machine.links);
+  return host == 0 && machine.links[0].num_ranks > 0 &&
+         machine.links[0].num_ranks <= gpu.nvlink_ranks &&
+         machine.links[0].bytes_per_second == gpu.nvlink_bytes_per_second;
+}
+
 std::string SourceOf(const std::string& table, const MeasuredOperator& measured,
                      const GpuPreset& gpu, bool is_relative) {
   const std::string where = fmt::format("{}, {}", table, measured.kernel);
@@ -53,12 +59,19 @@ std::string SourceOf(const std::string& table, const MeasuredOperator& measured,
 
 }  // namespace
 
-double LinkOfHost(const MachineProfile& machine) {
+int LevelOfHost(const std::vector<LinkLevel>& levels) {
   constexpr int kRanksOfHost = 8;
-  for (const LinkLevel& link : machine.links) {
-    if (link.num_ranks == 0 || link.num_ranks >= kRanksOfHost) return link.bytes_per_second;
+  for (size_t level = 0; level < levels.size(); ++level) {
+    if (levels[level].num_ranks == 0 || levels[level].num_ranks >= kRanksOfHost) {
+      return static_cast<int>(level);
+    }
   }
-  return 0;
+  return -1;
+}
+
+double LinkOfHost(const MachineProfile& machine) {
+  const int level = LevelOfHost(machine.links);
+  return level < 0 ? 0 : machine.links[level].bytes_per_second;
 }
 
 ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<NamedTable> tables) {
@@ -73,6 +86,12 @@ ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<Named
       const std::string what = fmt::format("{} of {}", measured.name, table.name);
       if (measured.target_ideal_seconds.size() != measured.samples.size()) {
         chosen.passed_over.push_back(fmt::format("{}: {}", what, measured.not_on_target));
+        continue;
+      }
+      const bool is_dispatch = measured.name == "dispatch" || measured.name == "combine";
+      if (is_dispatch && !IsJoinedByNvlink(*gpu, machine)) {
+        chosen.passed_over.push_back(
+            fmt::format("{}: its kernels need NVLink among all ranks of a host", what));
         continue;
       }
       if (Distance(*gpu, measured.gpu) > nearest.at(measured.name)) {
@@ -101,16 +120,17 @@ ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<Named
 Result<ImportedOperator> ImportOperator(const ChosenOperator& chosen, size_t most_points) {
   const std::vector<OperatorSample> samples =
       chosen.is_relative ? SamplesOnTarget(chosen.measured) : chosen.measured.samples;
-  // Rows with the same features stay together, so that the rest is unseen; the digest's upper bits
-  // choose, since FitOperatorModel divides by the lower ones.
-  const double share =
-      std::min(1.0, static_cast<double>(most_points) / static_cast<double>(samples.size()));
+  // Rows with the same features stay together, so that the rest is unseen. Those with the smallest
+  // digests are fitted, since FitOperatorModel divides by the digests' lower bits.
+  std::map<uint64_t, std::vector<OperatorSample>> by_digest;
+  for (const OperatorSample& sample : samples) {
+    by_digest[DigestOf(std::as_bytes(std::span(sample.features)))].push_back(sample);
+  }
   std::vector<OperatorSample> fitted;
   std::vector<OperatorSample> rest;
-  for (const OperatorSample& sample : samples) {
-    const uint64_t digest = DigestOf(std::as_bytes(std::span(sample.features)));
-    const bool is_fitted = std::ldexp(static_cast<double>(digest), -64) < share;
-    (share >= 1 || is_fitted ? fitted : rest).push_back(sample);
+  for (const auto& [digest, alike] : by_digest) {
+    std::vector<OperatorSample>& to = fitted.size() + alike.size() <= most_points ? fitted : rest;
+    to.insert(to.end(), alike.begin(), alike.end());
   }
   Result<OperatorModel> model = FitOperatorModel({.name = chosen.name,
                                                   .source = chosen.source,

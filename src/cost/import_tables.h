@@ -32,12 +32,15 @@ struct NamedTable {
 };
 
 // Where the machine's link for operators that communicate is: the first level that joins all ranks
-// of a host. 0: there is none.
+// of a host. -1: there is none.
+int LevelOfHost(const std::vector<LinkLevel>& levels);
+// Its bytes per second. 0: there is none.
 double LinkOfHost(const MachineProfile& machine);
 
 // Of each operator the tables of the device itself, or else those of its nearest relative. Where
 // several kernels were measured, the first has the operator's plain name, and others have the
-// kernel's after it.
+// kernel's after it. Dispatch and combine count where NVLink joins all ranks of a host, since their
+// kernels need it.
 // Precondition: `machine` has a device that is one of GpuPresets().
 ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<NamedTable> tables);
 

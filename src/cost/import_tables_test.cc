@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "cost/operator_work.h"
 
 namespace convene::cost {
@@ -73,6 +75,26 @@ TEST(ImportTables, RowsThatAreNotFittedCheckTheModel) {
   EXPECT_GT(imported->num_rest, 0u);
   EXPECT_EQ(imported->num_rest + imported->model.num_points, 36u);
   EXPECT_LT(imported->rest_p95, 1e-4);
+}
+
+// Whatever their digests: the number is a limit.
+TEST(ImportTables, NoMoreRowsAreFittedThanAsked) {
+  const ChosenOperators chosen = Choose("a100-nvlink", {ProductTable("NVIDIA A100-SXM4-80GB")});
+  for (const size_t most : {4u, 10u, 20u, 35u, 36u}) {
+    const auto imported = ImportOperator(chosen.operators[0], most);
+    ASSERT_TRUE(imported) << imported.error().message;
+    EXPECT_EQ(static_cast<size_t>(imported->model.num_points), most);
+    EXPECT_EQ(imported->num_rest, 36 - most);
+  }
+}
+
+TEST(ImportTables, RowsWithTheSameFeaturesAreFittedTogether) {
+  const std::string twice = ProductTable("NVIDIA A100-SXM4-80GB");
+  const std::string rows = twice.substr(twice.find('\n') + 1);
+  const ChosenOperators chosen = Choose("a100-nvlink", {twice + rows});
+  const auto imported = ImportOperator(chosen.operators[0], 21);
+  ASSERT_TRUE(imported) << imported.error().message;
+  EXPECT_EQ(imported->model.num_points, 20);
 }
 
 TEST(ImportTables, ADeviceWithoutATableTakesTheEfficiencyOfItsNearestRelative) {
@@ -159,6 +181,16 @@ TEST(ImportTables, DispatchAndCombineAreOperatorsOverMultiprocessors) {
   EXPECT_EQ(operators->at(0).samples[0].features.back(), 4);
   EXPECT_DOUBLE_EQ(operators->at(0).samples[0].seconds, 25e-6);
   EXPECT_EQ(operators->at(1).samples[0].features.back(), 8);
+  // A token goes once to each rank that it visits, in fp8 with scales there and in bf16 back.
+  const double elements = 128 * 2048 * 7 * (1 - std::pow(7.0 / 8, 8));
+  EXPECT_NEAR(operators->at(0).samples[0].ideal_seconds, elements * (1 + 4.0 / 128) / 450e9, 1e-12);
+  EXPECT_NEAR(operators->at(1).samples[0].ideal_seconds, elements * 2 / 450e9, 1e-12);
+  // Its kernels need NVLink.
+  EXPECT_EQ(Choose("h200-nvlink", {table}).operators.size(), 2u);
+  const ChosenOperators on_pcie = Choose("h100-pcie5", {table});
+  EXPECT_TRUE(on_pcie.operators.empty());
+  ASSERT_EQ(on_pcie.passed_over.size(), 2u);
+  EXPECT_THAT(on_pcie.passed_over[0], HasSubstr("need NVLink among all ranks of a host"));
 }
 
 TEST(ImportTables, WhatIsNotUnderstoodIsRefusedWithItsRow) {
@@ -170,6 +202,10 @@ TEST(ImportTables, WhatIsNotUnderstoodIsRefusedWithItsRow) {
               HasSubstr("line 3: n is \"none\""));
   EXPECT_THAT(MessageOf(kProducts + a100 + "bfloat16,1,1024,1024,-1\n"),
               HasSubstr("line 2: latency is \"-1\""));
+  for (const char* beyond : {"1e300", "1e-300"}) {
+    EXPECT_THAT(MessageOf(fmt::format("{}{}bfloat16,1,1024,1024,{}\n", kProducts, a100, beyond)),
+                HasSubstr("it must be a number from 1e-30 to 1e+30"));
+  }
   EXPECT_THAT(MessageOf(kProducts + a100 + "int3,1,1024,1024,0.1\n"), HasSubstr("int3"));
   EXPECT_THAT(MessageOf(std::string(kProducts) + "X,1,Example GPU,gemm,x,bfloat16,1,1,1,1\n"),
               HasSubstr("Example GPU"));

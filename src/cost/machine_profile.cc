@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/quote.h"
+#include "base/units.h"
 #include "cost/json_reader.h"
 
 namespace convene::cost {
@@ -133,10 +134,10 @@ Status ReadSteps(const json& object, MachineProfile& profile) {
     Result<StepCosts> costs = StepCostsFromJson(item);
     if (!costs) return costs.error().At(fmt::format("costs of steps {}", profile.steps.size()));
     if (profile.CostsOf(costs->num_ranks, costs->num_threads, costs->weights) != nullptr) {
-      return Error{
-          fmt::format("the costs of {} ranks with {} threads and weights in {} are there "
-                      "twice",
-                      costs->num_ranks, costs->num_threads, Quote(costs->weights))};
+      return Error{fmt::format("the costs of {} of {} with weights in {} are there twice",
+                               FormatCount(static_cast<uint64_t>(costs->num_ranks), "rank"),
+                               FormatCount(static_cast<uint64_t>(costs->num_threads), "thread"),
+                               Quote(costs->weights))};
     }
     profile.steps.push_back(*std::move(costs));
   }
@@ -176,6 +177,12 @@ std::string_view NameOf(LinkSharing sharing) {
       return "medium";
   }
   return "";
+}
+
+DiskCost DiskOf(const hardware::Profile& machine) {
+  constexpr double kGiga = 1e9;
+  return {.bytes_per_second = kGiga * machine.disk_gbps,
+          .core_seconds_per_byte = machine.disk_core_seconds_per_gb / kGiga};
 }
 
 ordered_json ToJson(const MachineProfile& profile) {

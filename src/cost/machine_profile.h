@@ -86,6 +86,9 @@ struct MachineProfile {
   StepCosts* CostsOf(int num_ranks, int num_threads, std::string_view weights);
 };
 
+// Of its host's disk.
+DiskCost DiskOf(const hardware::Profile& machine);
+
 // One object, with "version": 1; "machine" as hardware::ToJson writes it.
 nlohmann::ordered_json ToJson(const MachineProfile& profile);
 

@@ -23,18 +23,6 @@ using schedule::TaskKind;
 constexpr double kPerGiga = 1e9;
 constexpr double kElementBytes = 2;  // of rows between products
 
-// A host as a device: what its cores do together.
-DeviceFigures FiguresOfHost(const hardware::Profile& host) {
-  DeviceFigures figures{.name = host.cpu_name};
-  const double f32 = host.f32_gflops * kPerGiga;
-  figures.flops["bf16"] = std::max(f32, host.bf16_gflops * kPerGiga);
-  figures.flops["fp16"] = f32;
-  if (host.int8_gops > 0) figures.flops["int8"] = host.int8_gops * kPerGiga;
-  figures.memory_bytes_per_second = host.read_gbps * kPerGiga;
-  figures.source = "data sheet of the host";
-  return figures;
-}
-
 // Tokens of the layer of which a device that has some of the experts gets `slots` rows, `visited`
 // of its experts any of them: of rank_experts = slots * experts / (tokens * top_k) experts each is
 // visited with 1 - (1 - top_k / experts)^tokens. The right side falls as tokens grow.
@@ -70,11 +58,32 @@ std::optional<double> ScoreShareOf(const std::string& device) {
   return std::min(kOfAmpere, 0.35 * of_h100 / of_multiprocessor(gpu->figures));
 }
 
+// Null: no layer has experts.
+const model::MoeSpec* FirstExperts(const model::ModelSpec& spec) {
+  for (const auto* layers : {&spec.layers, &spec.encoder_layers}) {
+    for (const model::LayerSpec& layer : *layers) {
+      if (layer.moe) return &*layer.moe;
+    }
+  }
+  return nullptr;
+}
+
 double FixedSeconds(const OperatorModel& model, double seconds) {
   return std::min(model.curve.line.alpha, seconds);
 }
 
 }  // namespace
+
+DeviceFigures FiguresOfHost(const hardware::Profile& host) {
+  DeviceFigures figures{.name = host.cpu_name};
+  const double f32 = host.f32_gflops * kPerGiga;
+  figures.flops["bf16"] = std::max(f32, host.bf16_gflops * kPerGiga);
+  figures.flops["fp16"] = f32;
+  if (host.int8_gops > 0) figures.flops["int8"] = host.int8_gops * kPerGiga;
+  figures.memory_bytes_per_second = host.read_gbps * kPerGiga;
+  figures.source = "data sheet of the host";
+  return figures;
+}
 
 OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSpec& spec,
                              DeviceFigures device, ProductFormat format,
@@ -97,6 +106,14 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
   all_gather_ = Find("all_gather", format_);
   reduce_scatter_ = Find("reduce_scatter", format_);
   all_to_all_ = Find("all_to_all", format_);
+  if (const model::MoeSpec* moe = FirstExperts(spec)) {
+    dispatch_ = Find("dispatch", format_);
+    combine_ = Find("combine", format_);
+    dispatch_shape_ = {.num_tokens = 1,
+                       .hidden = double(spec.hidden_size),
+                       .top_k = double(moe->top_k),
+                       .num_experts = double(moe->num_experts)};
+  }
   if (product_.model != nullptr) line_ = product_.model->curve.line;
   score_share_ = ScoreShareOf(device_.name).value_or(1 / line_.beta);
   const std::string limits =
@@ -113,12 +130,19 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
   Note("all-gather", all_gather_, "latency and rate of the link");
   Note("reduce-scatter", reduce_scatter_, "latency and rate of the link");
   Note("all-to-all", all_to_all_, "latency and rate of the link");
+  const std::string all_to_all = "as all-to-all";
+  for (const auto& [what, source] :
+       {std::pair("dispatch", &dispatch_), std::pair("combine", &combine_)}) {
+    if (source->model == nullptr) continue;
+    Note(fmt::format("{} among {:.0f} ranks", what, kRanksOfDispatch).c_str(), *source, all_to_all);
+  }
 }
 
 namespace {
 
 constexpr const char* kProducts[] = {"product", "grouped_product"};
 constexpr const char* kCollectives[] = {"all_gather", "reduce_scatter", "all_to_all"};
+constexpr const char* kDispatches[] = {"dispatch", "combine"};
 
 // Models that prices are asked of have the features that these ask with: a profile may come from
 // anywhere.
@@ -143,6 +167,9 @@ Status CheckModels(const MachineProfile& machine, std::span<const ProductFormat>
     return Error{
         fmt::format("the profile's operator {} was measured on fewer than 2 ranks", Quote(name))};
   }
+  for (const char* name : kDispatches) {
+    if (Status known = check(name, DispatchFeatures().size()); !known) return known;
+  }
   return {};
 }
 
@@ -160,10 +187,17 @@ Status CheckOthers(const MachineProfile& machine, std::span<const ProductFormat>
       if (!known) return known.error().At(at(name));
     }
   }
-  for (const char* name : kCollectives) {
+  const auto check_link = [&](const char* name) -> Status {
     const auto found = machine.measured_on.find(name);
-    if (found == machine.measured_on.end() || IsRate(found->second.link_bytes_per_second)) continue;
+    if (found == machine.measured_on.end()) return {};
+    if (IsRate(found->second.link_bytes_per_second)) return {};
     return Error{fmt::format("{}: its link has no rate", at(name))};
+  };
+  for (const char* name : kCollectives) {
+    if (Status known = check_link(name); !known) return known;
+  }
+  for (const char* name : kDispatches) {
+    if (Status known = check_link(name); !known) return known;
   }
   return {};
 }
@@ -342,10 +376,29 @@ OperatorSeconds OperatorCosts::TaskSeconds(const schedule::Task& task, const Tas
   return all;
 }
 
-const OperatorCosts::Source& OperatorCosts::OfCollective(TaskKind kind) const {
+const OperatorCosts::Source& OperatorCosts::OfCollective(TaskKind kind, double num_ranks) const {
   if (kind == TaskKind::kGatherNormed) return all_gather_;
   if (kind == TaskKind::kScatterSums) return reduce_scatter_;
+  if (num_ranks == kRanksOfDispatch) {
+    if (kind == TaskKind::kDispatch && dispatch_.model != nullptr) return dispatch_;
+    if (kind == TaskKind::kCombine && combine_.model != nullptr) return combine_;
+  }
   return all_to_all_;
+}
+
+bool IsPriced(std::string_view name, std::span<const std::string> formats) {
+  const auto is_name = [&](const char* known) { return name == known; };
+  if (std::ranges::any_of(kCollectives, is_name) || std::ranges::any_of(kDispatches, is_name)) {
+    return true;
+  }
+  for (const char* product : kProducts) {
+    const auto is_product = [&](const std::string& format) {
+      return name == fmt::format("{} {}", product, format);
+    };
+    // Formats that have no table take that of bf16.
+    if (is_product("bf16") || std::ranges::any_of(formats, is_product)) return true;
+  }
+  return false;
 }
 
 namespace {
@@ -363,22 +416,45 @@ OperatorPrediction PredictCollective(const OperatorModel& model, double link_byt
 
 }  // namespace
 
+OperatorPrediction OperatorCosts::PredictDispatch(const Source& source, double ideal_seconds,
+                                                  double row_bytes) const {
+  DispatchShape shape = dispatch_shape_;
+  shape.multiprocessors = MultiprocessorsOfDispatch(source);
+  const double element_bytes = &source == &combine_ ? kCombinedBytes : kDispatchedBytes;
+  if (row_bytes > 0) shape.hidden = row_bytes / element_bytes;
+  const auto work_of = [&](double tokens) {
+    shape.num_tokens = tokens;
+    return WorkOf(shape, kRanksOfDispatch, element_bytes, source.link_bytes_per_second);
+  };
+  const double tokens = ideal_seconds / work_of(1).ideal_seconds;
+  const OperatorWork work = work_of(std::max(tokens, source.model->ranges[0].min));
+  return source.model->Predict(work.features, work.ideal_seconds);
+}
+
 double OperatorCosts::ExchangeOnce(TaskKind kind, double num_ranks) const {
-  const Source& source = OfCollective(kind);
+  const Source& source = OfCollective(kind, num_ranks);
   if (source.model == nullptr) return machine_->links.front().latency_seconds;
+  if (IsDispatch(source)) return PredictDispatch(source, 0, 0).seconds;
   return PredictCollective(*source.model, source.link_bytes_per_second,
                            RanksInRange(*source.model, num_ranks), source.model->ranges[0].min)
       .seconds;
 }
 
 OperatorCosts::LinkShare OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks,
-                                                       double bytes,
-                                                       double link_bytes_per_second) const {
-  const Source& source = OfCollective(kind);
+                                                       double bytes, double link_bytes_per_second,
+                                                       double row_bytes) const {
+  const Source& source = OfCollective(kind, num_ranks);
   if (source.model == nullptr || !(bytes > 0)) return {};
   // At the same ideal seconds: what a protocol loses, it loses by how long the link is busy.
-  const double ranks = RanksInRange(*source.model, num_ranks);
   const double ideal = bytes / link_bytes_per_second;
+  if (IsDispatch(source)) {
+    const OperatorPrediction there = PredictDispatch(source, ideal, row_bytes);
+    const double beyond = there.seconds - PredictDispatch(source, 0, row_bytes).seconds;
+    return {.efficiency = ideal / std::max(ideal, beyond),
+            .is_extrapolated = there.extrapolated,
+            .multiprocessors = MultiprocessorsOfDispatch(source)};
+  }
+  const double ranks = RanksInRange(*source.model, num_ranks);
   const double buffer = ideal * source.link_bytes_per_second * ranks / (ranks - 1);
   const auto at = [&](double of_bytes) {
     return PredictCollective(*source.model, source.link_bytes_per_second, ranks, of_bytes);
@@ -391,6 +467,16 @@ OperatorCosts::LinkShare OperatorCosts::LinkEfficiency(TaskKind kind, double num
 
 int OperatorCosts::MultiprocessorsOf(TaskKind kind) const {
   return device_.num_multiprocessors - (kind == TaskKind::kExperts ? comm_budget_ : 0);
+}
+
+// Unless the options say how many: those that the link needs, as far as they were measured.
+int OperatorCosts::MultiprocessorsOfDispatch(const Source& source) const {
+  if (exchange_multiprocessors_ > 0) return MultiprocessorsOfExchange(0);
+  const MeasuredRange& measured = source.model->ranges.back();
+  const int wanted =
+      comm_budget_ > 0 ? comm_budget_ : MultiprocessorsOfExchange(LinkOfHost(*machine_));
+  const double number = std::min(std::max<double>(wanted, measured.min), measured.max);
+  return static_cast<int>(std::clamp<double>(number, 1, std::max(1, device_.num_multiprocessors)));
 }
 
 int OperatorCosts::MultiprocessorsOfExchange(double bytes_per_second) const {

@@ -10,6 +10,7 @@
 // expected to reach of its own.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,6 +65,9 @@ struct OperatorSeconds {
   }
 };
 
+// A host as a device: what its cores do together, by the formats in which they are priced.
+DeviceFigures FiguresOfHost(const hardware::Profile& host);
+
 class OperatorCosts {
  public:
   // A schedule's work has ElementBytes::weights as the format has them. Refers to both, which
@@ -102,14 +106,19 @@ class OperatorCosts {
 
   // Of a collective: its fixed seconds among so many ranks, and what part of a link's rate is
   // reached by one that carries so many bytes at that rate; whether either is of more bytes or of
-  // another number of ranks than were measured.
+  // another number of ranks than were measured. Where the profile has dispatch and combine by
+  // kernels that take multiprocessors (DispatchShape), these two are priced by them among as many
+  // ranks as were measured, with as many multiprocessors as the options say, and by the all-to-all
+  // otherwise. Then `row_bytes` are those of a token on its way: one whose elements are wider than
+  // the table's counts as one of so many more elements. 0: as wide as the table's.
   struct LinkShare {
     double efficiency = 1;
     bool is_extrapolated = false;
+    int multiprocessors = 0;  // with which it was measured; 0: no table says
   };
   double ExchangeOnce(schedule::TaskKind kind, double num_ranks) const;
   LinkShare LinkEfficiency(schedule::TaskKind kind, double num_ranks, double bytes,
-                           double link_bytes_per_second) const;
+                           double link_bytes_per_second, double row_bytes = 0) const;
 
   // Multiprocessors of a device that a task computes on, and those that an exchange takes which
   // moves so many bytes per second; 0: the device is not made of any.
@@ -131,7 +140,14 @@ class OperatorCosts {
   // The operator in the costs' format, or else in bf16, whose efficiency it then takes.
   Source FindProduct(const std::string& name);
   void Note(const char* what, const Source& source, const std::string& instead);
-  const Source& OfCollective(schedule::TaskKind kind) const;
+  const Source& OfCollective(schedule::TaskKind kind, double num_ranks) const;
+  bool IsDispatch(const Source& source) const {
+    return &source == &dispatch_ || &source == &combine_;
+  }
+  int MultiprocessorsOfDispatch(const Source& source) const;
+  // Of a source of dispatch or combine, whose link is busy so long; no fewer tokens than one.
+  OperatorPrediction PredictDispatch(const Source& source, double ideal_seconds,
+                                     double row_bytes) const;
   // On the device, or on the part of it that the budget leaves.
   template <class Shape>
   OperatorSeconds SecondsOf(const Source& source, const Shape& shape,
@@ -152,7 +168,15 @@ class OperatorCosts {
   Source all_gather_;
   Source reduce_scatter_;
   Source all_to_all_;
+  Source dispatch_;  // has no model where the spec has no experts, as the next
+  Source combine_;
+  DispatchShape dispatch_shape_ = {};  // of one token of the spec's first layer with experts
   std::vector<std::string> notes_;
 };
+
+// Whether some price asks for an operator of this name in a machine's profile, where weights are in
+// one of these formats (OperatorCostsOptions::format). Kernels after an operator's first are asked
+// for by none, and neither is all-reduce: schedules have a reduce-scatter and an all-gather.
+bool IsPriced(std::string_view name, std::span<const std::string> formats);
 
 }  // namespace convene::cost

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "cost/exchange_levels.h"
+#include "cost/fit_operator_model.h"
 #include "cost/operator_prices.h"
 #include "cost/presets.h"
 
@@ -219,6 +223,170 @@ TEST(OperatorCosts, AnExchangeIsNoFasterThanEachLevelAllows) {
   }
 }
 
+TEST(OperatorCosts, ALinkOfPairsMakesNoExchangeSlower) {
+  const auto pairs = Preset("a6000-nvlink");
+  const auto without = Preset("a6000-pcie4");
+  ASSERT_TRUE(pairs && without);
+  for (const int ranks : {2, 4, 8, 16, 64}) {
+    for (const double bytes : {1e2, 1e4, 1e6, 1e7}) {
+      EXPECT_LE(ExchangeSeconds(*pairs, AllToAll(ranks, bytes)),
+                ExchangeSeconds(*without, AllToAll(ranks, bytes)))
+          << ranks << " ranks, " << bytes << " bytes";
+    }
+  }
+  // And it is there for what it is good for.
+  EXPECT_LT(ExchangeSeconds(*pairs, AllToAll(2, 1e8)),
+            0.7 * ExchangeSeconds(*without, AllToAll(2, 1e8)));
+}
+
+TEST(OperatorCosts, OnlyLinksBesideOthersMayBeLeftOut) {
+  MachineProfile machine = *Preset("a6000-nvlink");
+  ASSERT_EQ(machine.links.size(), 3u);
+  const auto first_levels = [](const MachineProfile& of) {
+    return ExchangeLevels(of.links, 16).first_levels();
+  };
+  EXPECT_EQ(first_levels(machine), (std::vector<int>{0, 1}));
+  // What four GPUs share is reached through the links of each.
+  machine.links[1].shared_by = LinkSharing::kHost;
+  EXPECT_EQ(first_levels(machine), std::vector<int>{0});
+  // So are ports of a network, those of one GPU too.
+  for (const char* name : {"a100-nvlink", "a10-pcie4", "epyc-7763"}) {
+    EXPECT_EQ(first_levels(*Preset(name)), std::vector<int>{0}) << name;
+  }
+  machine.links = {machine.links[0], machine.links[2]};
+  machine.links[1].shared_by = LinkSharing::kNobody;
+  EXPECT_EQ(first_levels(machine), std::vector<int>{0});
+}
+
+// Rows that 20 us and 15 GB/s of each multiprocessor would give, of the model of Spec().
+OperatorModel DispatchModel(const std::string& name, double link_bytes_per_second) {
+  std::vector<OperatorSample> samples;
+  for (const double multiprocessors : {4.0, 8.0, 12.0, 16.0, 20.0, 24.0}) {
+    for (double tokens = 1; tokens <= 65536; tokens *= 4) {
+      const DispatchShape shape{.num_tokens = tokens,
+                                .hidden = 4096,
+                                .top_k = 2,
+                                .num_experts = 8,
+                                .multiprocessors = multiprocessors};
+      const OperatorWork work =
+          WorkOf(shape, kRanksOfDispatch, kDispatchedBytes, link_bytes_per_second);
+      const double bytes = work.ideal_seconds * link_bytes_per_second;
+      samples.push_back({.features = work.features,
+                         .ideal_seconds = work.ideal_seconds,
+                         .seconds = 20e-6 + bytes / (15e9 * multiprocessors)});
+    }
+  }
+  auto model = FitOperatorModel({.name = name, .feature_names = DispatchFeatures()}, samples);
+  CHECK(model.ok(), "{}", model.error().message);
+  return *std::move(model);
+}
+
+TEST(OperatorCosts, DispatchIsPricedByItsTableAmongAsManyRanks) {
+  const model::ModelSpec spec = Spec();
+  MachineProfile machine = *Preset("h100-nvlink");
+  const MachineProfile without = machine;
+  machine.operators["dispatch"] = DispatchModel("dispatch", machine.links[0].bytes_per_second);
+  const auto seconds = [&](const Schedule& schedule, const OperatorCostsOptions& options) {
+    const auto costs = OperatorCosts::Create(machine, spec, options);
+    CHECK(costs.ok(), "{}", costs.error().message);
+    return SecondsAlone(
+        PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes).prices, 0);
+  };
+  // 7 others get 20 MB each.
+  const double bytes = 7 * 20e6;
+  for (const int multiprocessors : {4, 8, 24}) {
+    const OperatorCostsOptions budget = {.comm_budget = multiprocessors};
+    EXPECT_NEAR(seconds(AllToAll(8, 20e6), budget), 20e-6 + bytes / (15e9 * multiprocessors),
+                0.15 * bytes / (15e9 * multiprocessors))
+        << multiprocessors;
+  }
+  // Unless it is said, as many as were measured and the link of 450 GB/s would need.
+  EXPECT_EQ(seconds(AllToAll(8, 20e6), {}), seconds(AllToAll(8, 20e6), {.comm_budget = 24}));
+  // Others are what they were.
+  EXPECT_EQ(seconds(AllToAll(4, 20e6), {}), ExchangeSeconds(without, AllToAll(4, 20e6)));
+  Schedule combine = AllToAll(8, 20e6);
+  for (schedule::Task& task : combine.tasks) task.kind = TaskKind::kCombine;
+  EXPECT_EQ(seconds(combine, {}), ExchangeSeconds(without, combine));
+  EXPECT_NE(seconds(AllToAll(8, 20e6), {}), ExchangeSeconds(without, AllToAll(8, 20e6)));
+  const auto costs = OperatorCosts::Create(machine, spec);
+  EXPECT_THAT(costs->notes(), Contains(HasSubstr("dispatch among 8 ranks")));
+}
+
+TEST(OperatorCosts, AnExchangeByATableTakesTheMultiprocessorsWithWhichItWasMeasured) {
+  const model::ModelSpec spec = Spec();
+  MachineProfile machine = *Preset("h100-nvlink");
+  machine.operators["dispatch"] = DispatchModel("dispatch", machine.links[0].bytes_per_second);
+  const auto share_of = [&](const OperatorCostsOptions& options) {
+    const auto costs = OperatorCosts::Create(machine, spec, options);
+    return costs->LinkEfficiency(TaskKind::kDispatch, 8, 1e8, machine.links[0].bytes_per_second);
+  };
+  EXPECT_EQ(share_of({}).multiprocessors, 24);
+  EXPECT_EQ(share_of({.comm_budget = 12}).multiprocessors, 12);
+  EXPECT_EQ(share_of({.comm_budget = 40}).multiprocessors, 24);
+  EXPECT_FALSE(share_of({.comm_budget = 40}).is_extrapolated);
+  // Who asks for another number gets it, marked as beyond the table.
+  EXPECT_EQ(share_of({.exchange_multiprocessors = 40}).multiprocessors, 40);
+  EXPECT_TRUE(share_of({.exchange_multiprocessors = 40}).is_extrapolated);
+}
+
+// A token in bf16 has the bytes of one of nearly twice as many elements in fp8, and is one token.
+TEST(OperatorCosts, ADispatchOfWiderElementsIsOneOfMoreElements) {
+  const model::ModelSpec spec = Spec();
+  MachineProfile machine = *Preset("h100-nvlink");
+  const double link = machine.links[0].bytes_per_second;
+  // Each token takes as long as 4,096 bytes do, whatever its size.
+  std::vector<OperatorSample> samples;
+  for (double hidden = 1024; hidden <= 16384; hidden *= 2) {
+    for (double tokens = 1; tokens <= 65536; tokens *= 4) {
+      const DispatchShape shape{.num_tokens = tokens,
+                                .hidden = hidden,
+                                .top_k = 2,
+                                .num_experts = 8,
+                                .multiprocessors = 24};
+      const OperatorWork work = WorkOf(shape, kRanksOfDispatch, kDispatchedBytes, link);
+      samples.push_back({.features = work.features,
+                         .ideal_seconds = work.ideal_seconds,
+                         .seconds = 20e-6 + work.ideal_seconds * (1 + 4096 / hidden)});
+    }
+  }
+  const auto model =
+      FitOperatorModel({.name = "dispatch", .feature_names = DispatchFeatures()}, samples);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  machine.operators["dispatch"] = *model;
+  const auto costs = OperatorCosts::Create(machine, spec);
+  ASSERT_TRUE(costs.ok()) << costs.error().message;
+  const auto efficiency = [&](double row_bytes) {
+    return costs->LinkEfficiency(TaskKind::kDispatch, 8, 1e9, link, row_bytes).efficiency;
+  };
+  EXPECT_NEAR(efficiency(0), 0.5, 0.02);
+  EXPECT_EQ(efficiency(4096 * kDispatchedBytes), efficiency(0));
+  EXPECT_NEAR(efficiency(2 * 4096 * kDispatchedBytes), 1 / 1.5, 0.02);
+}
+
+TEST(OperatorCosts, OperatorsThatNoPriceIsAskedOfAreKnown) {
+  const std::vector<std::string> formats = {"bf16", "int8"};
+  for (const char* name : {"product bf16", "product int8", "grouped_product int8", "all_gather",
+                           "reduce_scatter", "all_to_all", "dispatch", "combine"}) {
+    EXPECT_TRUE(IsPriced(name, formats)) << name;
+  }
+  for (const char* name :
+       {"all_reduce", "product fp8", "product bf16, TRTLLM torch_flow", "dispatch, x", ""}) {
+    EXPECT_FALSE(IsPriced(name, formats)) << name;
+  }
+}
+
+TEST(OperatorCosts, HostsArePricedInBytes) {
+  const model::ModelSpec spec = Spec();
+  for (const char* name : {"epyc-7763", "xeon-8380"}) {
+    const auto machine = Preset(name);
+    const auto bytes = OperatorCosts::Create(*machine, spec, {.format = "int8"});
+    ASSERT_TRUE(bytes.ok()) << bytes.error().message;
+    const auto halves = OperatorCosts::Create(*machine, spec, {.format = "bf16"});
+    const ProductShape shape{.rows = 1, .columns = 4096, .inner = 4096};
+    EXPECT_LT(bytes->ProductSeconds(shape).seconds, halves->ProductSeconds(shape).seconds) << name;
+  }
+}
+
 TEST(OperatorCosts, WhatLiesBeyondTheTablesIsToldFromWhatLiesInThem) {
   const model::ModelSpec spec = Spec();
   const model::MoeSpec& moe = *spec.layers[0].moe;
@@ -273,6 +441,10 @@ TEST(OperatorCosts, WhatTheMachineCannotDoIsRefused) {
     EXPECT_THAT(OperatorCosts::Create(edited, spec, {.format = "bf16"}).error().message,
                 HasSubstr(std::string(name) + "\" has "));
   }
+  edited = *a100;
+  edited.operators["combine"] = edited.operators.at("all_gather");
+  EXPECT_THAT(OperatorCosts::Create(edited, spec, {.format = "bf16"}).error().message,
+              HasSubstr("combine\" has 2 features, and 5 are expected"));
   MachineProfile alone = *a100;
   alone.links.clear();
   EXPECT_THAT(OperatorCosts::Create(alone, spec, {.format = "bf16"}).error().message,

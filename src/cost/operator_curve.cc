@@ -27,10 +27,6 @@ std::span<const int32_t> FeaturesOf(std::span<const int32_t> logs) {
 }
 
 Status FitTrees(const CurvePoints& points, std::span<const double> targets, OperatorCurve& curve) {
-  if (points.size() < kLeastForTrees) {
-    return Error{fmt::format("there are {}, and trees need {}", FormatCount(points.size(), "point"),
-                             kLeastForTrees)};
-  }
   std::vector<int32_t> terms;
   for (size_t i = 0; i < points.size(); ++i) {
     const std::vector<int32_t> some = TermsOf(points.logs_of(i), curve.higher_order);
@@ -46,11 +42,6 @@ Status FitTrees(const CurvePoints& points, std::span<const double> targets, Oper
 
 Status FitInterpolation(const CurvePoints& points, std::span<const double> targets,
                         OperatorCurve& curve) {
-  if (points.size() < kLeastForKriging || points.size() > kMostKrigingPoints) {
-    return Error{fmt::format("there are {}, and interpolation takes from {} to {}",
-                             FormatCount(points.size(), "point"), kLeastForKriging,
-                             FormatCount(kMostKrigingPoints))};
-  }
   std::vector<int32_t> places;
   for (size_t i = 0; i < points.size(); ++i) {
     const std::span<const int32_t> features = FeaturesOf(points.logs_of(i));
@@ -114,8 +105,24 @@ double OperatorCurve::SecondsAt(std::span<const int32_t> logs, double ideal_seco
   });
 }
 
+Status CheckNumPoints(CurveKind kind, size_t num_points) {
+  const bool is_tree = kind == CurveKind::kForest || kind == CurveKind::kBoosted;
+  if (is_tree && num_points < kLeastForTrees) {
+    return Error{fmt::format("there are {}, and trees need {}", FormatCount(num_points, "point"),
+                             kLeastForTrees)};
+  }
+  if (kind == CurveKind::kInterpolated &&
+      (num_points < kLeastForKriging || num_points > kMostKrigingPoints)) {
+    return Error{fmt::format("there are {}, and interpolation takes from {} to {}",
+                             FormatCount(num_points, "point"), kLeastForKriging,
+                             FormatCount(kMostKrigingPoints))};
+  }
+  return {};
+}
+
 Result<OperatorCurve> FitCurve(CurveKind kind, bool higher_order, const CurvePoints& points) {
   CHECK(points.size() > 0);
+  if (const Status fits = CheckNumPoints(kind, points.size()); !fits) return fits.error();
   OperatorCurve curve = {.kind = kind, .higher_order = higher_order};
   curve.line = FitRelativeLine(points.ideal_seconds, points.seconds);
   curve.least_logs.assign(points.num_logs, std::numeric_limits<int32_t>::max());

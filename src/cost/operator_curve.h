@@ -97,6 +97,9 @@ struct CurvePoints {
   }
 };
 
+// Whether a curve of this kind can go through so many points. Error: why not.
+Status CheckNumPoints(CurveKind kind, size_t num_points);
+
 // Errors, the reason why this kind of curve cannot be had: too few points or too many, no XGBoost.
 Result<OperatorCurve> FitCurve(CurveKind kind, bool higher_order, const CurvePoints& points);
 

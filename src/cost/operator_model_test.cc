@@ -96,6 +96,22 @@ TEST(OperatorModel, WhatNoLineHasIsLearnedByTreesOrInterpolation) {
   EXPECT_LT(prediction.low, prediction.high);
 }
 
+// Four in five of them would do, and a curve through these is the best one.
+TEST(OperatorModel, MorePointsThanInterpolationTakesHaveAnotherCurve) {
+  for (const int num_points : {1025, 1279}) {
+    std::vector<OperatorSample> samples;
+    for (int rows = 1; rows <= num_points; ++rows) {
+      samples.push_back(Product(rows, 1024, 2048, 0.8 * rows / (rows + 64)));
+    }
+    const OperatorModel model = Fitted(samples);
+    EXPECT_EQ(model.num_points, num_points);
+    EXPECT_NE(model.curve.kind, CurveKind::kInterpolated);
+    const HeldOutErrors& interpolated = model.candidates.back();
+    ASSERT_EQ(interpolated.kind, CurveKind::kInterpolated);
+    EXPECT_THAT(interpolated.not_fitted, HasSubstr("interpolation takes from 4 to 1,024"));
+  }
+}
+
 TEST(OperatorModel, HeldOutIntervalsHoldNineOfTenPoints) {
   const std::vector<OperatorSample> samples = TiledProducts();
   const OperatorModel model = Fitted(samples);

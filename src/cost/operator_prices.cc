@@ -9,6 +9,7 @@
 #include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "cost/exchange_levels.h"
 
@@ -76,11 +77,12 @@ class FiguresOfExchanges {
   }
 
   OperatorCosts::LinkShare Efficiency(TaskKind kind, double num_ranks, double bytes,
-                                      double link_bytes_per_second) {
+                                      double link_bytes_per_second, double row_bytes) {
     const auto [found, is_new] =
-        efficiency_.try_emplace({kind, num_ranks, bytes, link_bytes_per_second});
+        efficiency_.try_emplace({kind, num_ranks, bytes, link_bytes_per_second, row_bytes});
     if (is_new) {
-      found->second = costs_.LinkEfficiency(kind, num_ranks, bytes, link_bytes_per_second);
+      found->second =
+          costs_.LinkEfficiency(kind, num_ranks, bytes, link_bytes_per_second, row_bytes);
     }
     return found->second;
   }
@@ -88,7 +90,8 @@ class FiguresOfExchanges {
  private:
   const OperatorCosts& costs_;
   std::map<std::pair<TaskKind, double>, double> once_;
-  std::map<std::tuple<TaskKind, double, double, double>, OperatorCosts::LinkShare> efficiency_;
+  std::map<std::tuple<TaskKind, double, double, double, double>, OperatorCosts::LinkShare>
+      efficiency_;
 };
 
 // Prices of a schedule's activities, one after the other.
@@ -153,40 +156,75 @@ class SchedulePricer {
     prices_.demands.push_back(demand);
   }
 
-  // Its fixed seconds.
-  double AddExchange(std::span<const TaskId> tasks) {
+  // One of the ways that an exchange may take, and what the links of its levels lose.
+  struct Way {
+    double fixed = 0;         // seconds, as is the next one
+    double longest = 0;       // of a level
+    double rate = 0;          // that the links of that level reach
+    int multiprocessors = 0;  // that the exchange takes there; 0: as many as the rate needs
+    bool is_extrapolated = false;
+    std::vector<Demand> demands = {};
+  };
+
+  // Of a token that is sent to its experts' ranks or returned; 0: of none.
+  double RowBytes(std::span<const TaskId> tasks) const {
+    for (const TaskId id : tasks) {
+      for (const schedule::Term& term : schedule_.tasks[id].work.link_bytes) {
+        const schedule::SizeKind kind = term.size.kind;
+        if (kind == schedule::SizeKind::kSent || kind == schedule::SizeKind::kReturned) {
+          return term.factor;
+        }
+      }
+    }
+    return 0;
+  }
+
+  Way WayFrom(int first_level, std::span<const TaskId> tasks) {
     const TaskKind kind = schedule_.tasks[tasks.front()].kind;
     const auto num_ranks = static_cast<double>(tasks.size());
-    double fixed = num_ranks > 1 ? exchanges_.Once(kind, num_ranks) : 0;
-    double longest = 0;  // of a level
-    double rate = 0;     // that its links reach
-    bool is_extrapolated = false;
-    const auto loads = levels_.LoadsOf(schedule_, tasks, sizes_);
-    for (int index = 0; index < levels_.num_levels(); ++index) {
+    const double row_bytes = RowBytes(tasks);
+    Way way{.fixed = num_ranks > 1 ? exchanges_.Once(kind, num_ranks) : 0};
+    const auto loads = levels_.LoadsOf(schedule_, tasks, sizes_, first_level);
+    for (int index = first_level; index < levels_.num_levels(); ++index) {
       const ExchangeLevels::LevelLoads& of_level = loads[index];
       if (of_level.loads.empty()) continue;
       const LinkLevel& link = levels_.level(index);
-      if (index > 0) fixed += link.latency_seconds;
-      const auto [efficiency, is_beyond] = exchanges_.Efficiency(
-          kind, of_level.num_ranks, of_level.most_bytes, link.bytes_per_second);
+      if (index > first_level) way.fixed += link.latency_seconds;
+      const OperatorCosts::LinkShare share = exchanges_.Efficiency(
+          kind, of_level.num_ranks, of_level.most_bytes, link.bytes_per_second, row_bytes);
       for (const ExchangeLevels::Load& load : of_level.loads) {
-        prices_.demands.push_back({.resource = load.resource, .amount = load.bytes / efficiency});
+        way.demands.push_back({.resource = load.resource, .amount = load.bytes / share.efficiency});
       }
-      const double reached = link.bytes_per_second * efficiency;
-      if (of_level.most_bytes / reached <= longest) continue;
-      longest = of_level.most_bytes / reached;
-      rate = reached;
-      is_extrapolated = is_beyond;
+      const double reached = link.bytes_per_second * share.efficiency;
+      if (of_level.most_bytes / reached <= way.longest) continue;
+      way.longest = of_level.most_bytes / reached;
+      way.rate = reached;
+      way.multiprocessors = share.multiprocessors;
+      way.is_extrapolated = share.is_extrapolated;
     }
-    const double seconds = (fixed + longest) * num_ranks;
-    sum_ += {.seconds = seconds, .extrapolated = is_extrapolated ? seconds : 0};
-    if (longest > 0 && num_multiprocessors_ > 0) {
-      const int multiprocessors = costs_.MultiprocessorsOfExchange(rate);
+    return way;
+  }
+
+  // Its fixed seconds. It takes the way that is the shortest where it has the links to itself.
+  double AddExchange(std::span<const TaskId> tasks) {
+    Way way = WayFrom(0, tasks);
+    for (const int first_level : levels_.first_levels()) {
+      if (first_level == 0) continue;
+      Way other = WayFrom(first_level, tasks);
+      if (other.fixed + other.longest < way.fixed + way.longest) way = std::move(other);
+    }
+    const double seconds = (way.fixed + way.longest) * static_cast<double>(tasks.size());
+    sum_ += {.seconds = seconds, .extrapolated = way.is_extrapolated ? seconds : 0};
+    prices_.demands.insert(prices_.demands.end(), way.demands.begin(), way.demands.end());
+    if (way.longest > 0 && num_multiprocessors_ > 0) {
+      const int multiprocessors = way.multiprocessors > 0
+                                      ? way.multiprocessors
+                                      : costs_.MultiprocessorsOfExchange(way.rate);
       for (const TaskId id : tasks) {
-        AddDevice(schedule_.tasks[id].lane.rank, longest, multiprocessors);
+        AddDevice(schedule_.tasks[id].lane.rank, way.longest, multiprocessors);
       }
     }
-    return fixed;
+    return way.fixed;
   }
 
   const schedule::Schedule& schedule_;

@@ -18,9 +18,10 @@ struct OperatorPrices {
 // Each task takes its rank's device for its seconds. An exchange starts after its fixed seconds and
 // the latencies of the levels that it crosses, and then takes the links of each level for its
 // bytes, and so many multiprocessors of its ranks' devices: where it runs beside computation that
-// leaves it fewer, both are slower (EPS-MoE, section V-B3). Reads take the rate of the machine's
-// disk and nothing of a device, and no time where that rate is 0. Sizes are as expected; all kinds
-// of tasks have a price.
+// leaves it fewer, both are slower (EPS-MoE, section V-B3). Where it may leave out the links of an
+// inner level (ExchangeLevels::first_levels), it takes the shorter way. Reads take the rate of the
+// machine's disk and nothing of a device, and no time where that rate is 0. Sizes are as expected;
+// all kinds of tasks have a price.
 OperatorPrices PriceSchedule(const schedule::Schedule& schedule,
                              const schedule::ActivityGraph& graph, const OperatorCosts& costs,
                              const Sizes& sizes);

@@ -20,8 +20,6 @@ namespace {
 
 constexpr double kMillisecond = 1e-3;
 constexpr double kMicrosecond = 1e-6;
-constexpr int kRanksOfHost = 8;         // DeepEP's tables give hosts, of 8 GPUs each
-constexpr double kDispatchedBytes = 2;  // per element: its tables name no format; bf16
 
 // A row's fields by the names of their columns. The first that does not fit is the error.
 class TableRow {
@@ -41,8 +39,8 @@ class TableRow {
     const bool is_number = error == std::errc() && end == text.data() + text.size();
     if (is_number && value >= kLeastValue && value <= kMostValue) return value;
     if (!error_) {
-      error_ = Error{fmt::format("line {}: {} is {}; it must be a number above 0",
-                                 table_.line_of(row_), name, Quote(text))};
+      error_ = Error{fmt::format("line {}: {} is {}; it must be a number from {} to {}",
+                                 table_.line_of(row_), name, Quote(text), kLeastValue, kMostValue)};
     }
     return 1;
   }
@@ -219,7 +217,8 @@ std::vector<Measurement> ReadDispatch(TableRow& row, const GpuPreset& gpu,
     row.Refuse(Error{"node_num is not 1; between hosts a dispatch is not read yet"});
   }
   std::vector<Measurement> both;
-  for (const char* name : {"dispatch", "combine"}) {
+  for (const auto& [name, element_bytes] :
+       {std::pair("dispatch", kDispatchedBytes), std::pair("combine", kCombinedBytes)}) {
     const std::string seconds_column = fmt::format("{}_transmit_us", name);
     const std::string multiprocessors_column = fmt::format("{}_sms", name);
     Measurement measurement = {.name = name,
@@ -231,7 +230,7 @@ std::vector<Measurement> ReadDispatch(TableRow& row, const GpuPreset& gpu,
                                  .top_k = row.Number("num_topk"),
                                  .num_experts = row.Number("num_experts"),
                                  .multiprocessors = row.Number(multiprocessors_column.c_str())};
-    SetLinkWork(WorkOf(shape, kRanksOfHost, kDispatchedBytes, 1), gpu, target, row, measurement);
+    SetLinkWork(WorkOf(shape, kRanksOfDispatch, element_bytes, 1), gpu, target, row, measurement);
     both.push_back(std::move(measurement));
   }
   return both;

@@ -35,7 +35,7 @@ struct MeasuredOperator {
 // The operators of a table, in the order in which they first appear. Which kind of table it is, the
 // names of its columns say.
 // Errors: no such kind of table, with what was expected; a device without preset, a format that is
-// not known, or a field that is no number above 0, with the row.
+// not known, or a field that is no number from kLeastValue to kMostValue, with the row.
 Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
                                                     const TableTarget& target);
 

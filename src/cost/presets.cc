@@ -1,6 +1,7 @@
 #include "cost/presets.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -67,20 +68,20 @@ constexpr GpuRow kGpus[] = {
      "dense rates are half of those that the sheet prints with sparsity"},
     {"l40s", "NVIDIA L40S", "L40S", 3, 362.05, 733, 733, 864, 48, 142, 0, 0,
      "NVIDIA L40S data sheet", ""},
-    {"h100", "NVIDIA H100 SXM5 80GB", "H100", 4, 989, 1978, 1978, 3350, 80, 132, 450, 8,
+    {"h100", "NVIDIA H100 SXM5 80GB", "H100", 4, 989, 1979, 1979, 3350, 80, 132, 450, 8,
      "NVIDIA H100 Tensor Core GPU data sheet, SXM",
      "dense rates are half of those that the sheet prints with sparsity"},
     {"h100-pcie", "NVIDIA H100 PCIe 80GB", "H100 PCIe", 4, 756, 1513, 1513, 2000, 80, 114, 0, 0,
      "NVIDIA H100 Tensor Core GPU data sheet, PCIe",
      "dense rates are half of those that the sheet prints with sparsity; used without the bridge "
      "of NVLink"},
-    {"h800", "NVIDIA H800 SXM5 80GB", "H800", 4, 989, 1978, 1978, 3350, 80, 132, 200, 8,
+    {"h800", "NVIDIA H800 SXM5 80GB", "H800", 4, 989, 1979, 1979, 3350, 80, 132, 200, 8,
      "NVIDIA H100 Tensor Core GPU data sheet, SXM",
      "no public data sheet: as H100, with 400 GB/s of NVLink in both directions together, as is "
      "commonly reported"},
     {"h20", "NVIDIA H20 96GB", "H20", 4, 148, 296, 296, 4000, 96, 78, 450, 8,
      "commonly reported figures", "no public data sheet: all figures are as commonly reported"},
-    {"h200", "NVIDIA H200 SXM 141GB", "H200", 4, 989, 1978, 1978, 4800, 141, 132, 450, 8,
+    {"h200", "NVIDIA H200 SXM 141GB", "H200", 4, 989, 1979, 1979, 4800, 141, 132, 450, 8,
      "NVIDIA H200 Tensor Core GPU data sheet, SXM",
      "dense rates are half of those that the sheet prints with sparsity; its number of "
      "multiprocessors is that of H100"},
@@ -181,16 +182,20 @@ struct HostRow {
 // One socket: its data sheet's cores, base clock and memory channels, times what its vector and
 // matrix units do in a cycle.
 constexpr HostRow kHosts[] = {
-    {"epyc-7763", "AMD EPYC 7763", "avx2", 64, 2.45, 32, 0, 0, 8, 3200, 256,
-     "AMD EPYC 7003 Series Processors data sheet, EPYC 7763", "2 FMA units of 256 bits"},
+    {"epyc-7763", "AMD EPYC 7763", "avx2", 64, 2.45, 32, 0, 51.2, 8, 3200, 256,
+     "AMD EPYC 7003 Series Processors data sheet, EPYC 7763",
+     "2 FMA units of 256 bits, and of bytes, without VNNI, 1.6 pairs of VPMADDWD and VPADDD in a "
+     "cycle, as on a Zen 3 that was measured (docs/results/few_rows.md)"},
     {"epyc-9654", "AMD EPYC 9654", "avx512_bf16", 96, 2.4, 32, 64, 128, 12, 4800, 384,
      "AMD EPYC 9004 Series Processors data sheet, EPYC 9654",
      "2 FMA units of 256 bits, with VDPBF16PS and VPDPBUSD on them"},
     {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 1024, 2048, 8, 4800, 105,
      "Intel product specifications, Xeon Platinum 8480+",
      "2 FMA units of 512 bits, and AMX: a product of tiles in 16 cycles"},
-    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 0, 8, 3200, 60,
-     "Intel product specifications, Xeon Platinum 8380", "2 FMA units of 512 bits"},
+    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 64, 8, 3200, 60,
+     "Intel product specifications, Xeon Platinum 8380",
+     "2 FMA units of 512 bits, and of bytes one pair of VPMADDWD and VPADDD in a cycle (VNNI "
+     "would do four times that, but kernels take it only where there is AVX-512 BF16, too)"},
 };
 // Data sheets give the most that a socket takes, which few machines have.
 constexpr uint64_t kDimmGib = 64;
@@ -222,18 +227,22 @@ GpuPreset FromRow(const GpuRow& row) {
   return gpu;
 }
 
-// What joins ranks within a host of 8 GPUs: NVLink alone, or pairs of it above PCI Express.
+// What joins ranks within a host of 8 GPUs: NVLink alone, or pairs of it beside PCI Express.
 std::vector<LinkLevel> LinksWithinHost(const GpuPreset& gpu, std::string_view link) {
   const bool has_nvlink = link == "nvlink";
   std::vector<LinkLevel> links;
   if (has_nvlink) {
-    links.push_back({.name = "NVLink",
-                     .num_ranks = gpu.nvlink_ranks,
-                     .bytes_per_second = gpu.nvlink_bytes_per_second,
-                     .latency_seconds = kLinkLatency,
-                     .shared_by = LinkSharing::kNobody,
-                     .source = gpu.figures.source,
-                     .assumptions = "the latency; ranks of a host all see each other"});
+    links.push_back(
+        {.name = "NVLink",
+         .num_ranks = gpu.nvlink_ranks,
+         .bytes_per_second = gpu.nvlink_bytes_per_second,
+         .latency_seconds = kLinkLatency,
+         .shared_by = LinkSharing::kNobody,
+         .source = gpu.figures.source,
+         .assumptions = gpu.nvlink_ranks >= kHostGpus
+                            ? "the latency; ranks of a host all see each other"
+                            : "the latency; neighbours by number have a link, all others of a "
+                              "host reach each other over PCI Express"});
     if (gpu.nvlink_ranks >= kHostGpus) return links;
   }
   const HostLinkRow& pcie = *FindPcie(has_nvlink ? "pcie4" : link);
@@ -279,7 +288,7 @@ MachineProfile FromHost(const HostRow& row) {
   profile.host_source = row.source;
   profile.host_assumptions = fmt::format(
       "one socket; all {} memory channels with one DIMM of {} GB each, and read at their full {} "
-      "MT/s; {} in each core, busy in every cycle of the base clock of {} GHz",
+      "MT/s; in each core {}, busy in every cycle of the base clock of {} GHz",
       row.memory_channels, kDimmGib, row.megatransfers, row.units, row.base_ghz);
   profile.links = {Network(200, false)};
   return profile;
@@ -414,6 +423,20 @@ std::vector<std::string> PresetNames() {
   return names;
 }
 
+std::string MeantPresets(std::string_view name) {
+  std::string lower(name);
+  for (char& c : lower) c = 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::vector<std::string> names = PresetNames();
+  std::vector<std::string> longer;
+  for (const std::string& known : names) {
+    if (known.starts_with(lower + "-") && !lower.empty()) longer.push_back(known);
+  }
+  // A name with fewer parts is the beginning of several; the whole of one is that one.
+  const bool is_name = std::find(names.begin(), names.end(), lower) != names.end();
+  if (is_name || longer.empty()) return DidYouMean(lower, names);
+  return fmt::format("; those that begin so are {}", fmt::join(longer, ", "));
+}
+
 Result<MachineProfile> Preset(std::string_view name) {
   for (const HostRow& row : kHosts) {
     if (name == row.key) return FromHost(row);
@@ -437,8 +460,7 @@ Result<MachineProfile> Preset(std::string_view name) {
     if (const Status added = AddOperators(*gpu, profile); !added) return added.error();
     return profile;
   }
-  const std::vector<std::string> names = PresetNames();
-  return Error{fmt::format("there is no preset {}{}", Quote(name), DidYouMean(name, names))};
+  return Error{fmt::format("there is no preset {}{}", Quote(name), MeantPresets(name))};
 }
 
 }  // namespace convene::cost

@@ -36,7 +36,11 @@ double Distance(const GpuPreset& a, const GpuPreset& b);
 // "findep-d" are testbeds of a paper, at the clocks that it prints.
 std::vector<std::string> PresetNames();
 
-// Errors: there is no such preset; the message names the closest one.
+// "; did you mean NAME?" to follow the message that there is no such preset, whatever its case, or
+// those whose names begin so; or nothing, if no name is close.
+std::string MeantPresets(std::string_view name);
+
+// Errors: there is no such preset; the message says which was meant.
 Result<MachineProfile> Preset(std::string_view name);
 
 }  // namespace convene::cost

@@ -103,5 +103,45 @@ TEST(Presets, AMistypedOneIsNamedWithItsClosest) {
   EXPECT_THAT(machine.error().message, HasSubstr("did you mean a100-nvlink?"));
 }
 
+TEST(Presets, ANameInCapitalsIsThatOfThePreset) {
+  EXPECT_THAT(Preset("A100-nvlink").error().message, HasSubstr("did you mean a100-nvlink?"));
+  EXPECT_THAT(Preset("EPYC-7763").error().message, HasSubstr("did you mean epyc-7763?"));
+}
+
+TEST(Presets, TheBeginningOfNamesIsAnsweredWithThoseThatBeginSo) {
+  EXPECT_THAT(Preset("h100").error().message,
+              HasSubstr("those that begin so are h100-nvlink, h100-nvlink-200g, h100-pcie5"));
+  EXPECT_THAT(Preset("A6000").error().message, HasSubstr("a6000-nvlink, a6000-nvlink-400g"));
+  // "a1" is the beginning of other words alone.
+  EXPECT_EQ(MeantPresets("a1").find("begin so"), std::string::npos);
+  EXPECT_EQ(MeantPresets(""), "");
+}
+
+TEST(Presets, HostsHaveRatesOfBytesAndSayFromWhatTheyAreCounted) {
+  for (const char* name : {"epyc-7763", "epyc-9654", "xeon-8380", "xeon-8480"}) {
+    const auto machine = Preset(name);
+    ASSERT_TRUE(machine);
+    EXPECT_GE(machine->machine.int8_gops, machine->machine.f32_gflops) << name;
+  }
+  // 1.6 times 16 products and as many sums, on 64 cores of 2.45 GHz.
+  EXPECT_DOUBLE_EQ(Preset("epyc-7763")->machine.int8_gops, 64 * 2.45 * 1.6 * 32);
+  EXPECT_THAT(Preset("epyc-7763")->host_assumptions, HasSubstr("VPMADDWD"));
+  EXPECT_THAT(Preset("xeon-8380")->host_assumptions, HasSubstr("VNNI"));
+}
+
+TEST(Presets, DenseRatesOfHopperAreHalfOfThoseWithSparsity) {
+  for (const char* name : {"h100", "h800", "h200"}) {
+    const GpuPreset gpu = *FindGpu(name);
+    EXPECT_EQ(gpu.figures.flops.at("fp8"), 3958e12 / 2) << name;
+    EXPECT_EQ(gpu.figures.flops.at("int8"), 3958e12 / 2) << name;
+  }
+}
+
+TEST(Presets, PairsWithALinkSayThatTheOthersHaveNone) {
+  EXPECT_THAT(Preset("a6000-nvlink")->links[0].assumptions,
+              HasSubstr("all others of a host reach each other over PCI Express"));
+  EXPECT_THAT(Preset("a100-nvlink")->links[0].assumptions, HasSubstr("all see each other"));
+}
+
 }  // namespace
 }  // namespace convene::cost

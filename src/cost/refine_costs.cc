@@ -12,9 +12,6 @@ namespace {
 
 using schedule::TaskId;
 
-// Fewer tasks say more of a moment than of the machine.
-constexpr int kFewestTasks = 4;
-
 struct Sample {
   double predicted = 0;
   double measured = 0;
@@ -62,7 +59,7 @@ std::optional<KindRefinement> RefinementOf(const std::vector<Sample>& samples, i
     all += seconds;
   }
   found.error_after /= all;
-  found.is_used = found.num_tasks >= kFewestTasks && found.error_after < found.error_before;
+  found.is_used = found.num_tasks >= kFewestRefiningTasks && found.error_after < found.error_before;
   return found;
 }
 

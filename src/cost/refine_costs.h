@@ -16,6 +16,9 @@
 
 namespace convene::cost {
 
+// Of fewer tasks nothing is learnt: they say more of a moment than of the machine.
+inline constexpr int kFewestRefiningTasks = 4;
+
 // A step that ran. What it points to outlives it.
 struct TracedCosts {
   const schedule::Schedule* schedule = nullptr;
@@ -57,7 +60,10 @@ struct Refinement {
 // their time is not theirs alone; so are tasks of steps whose exchanges run beside computation.
 // Tasks whose kind has no cost are, too. Where all ranks of the largest step together read no more
 // weights than `cache_bytes`, which the last caches hold, only exchanges are refined; 0: the costs
-// are to be those of these steps. Precondition: schedules of as many ranks as the costs are of.
+// are to be those of these steps. Errors at points that were held out when the costs were measured
+// stay, and so do intervals: those that these steps have are of one model, and a prediction of
+// another one would seem surer than it is. Precondition: schedules of as many ranks as the costs
+// are of.
 Refinement RefineStepCosts(StepCosts costs, std::span<const TracedCosts> steps,
                            uint64_t cache_bytes);
 

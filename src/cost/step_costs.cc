@@ -200,7 +200,7 @@ bool Overlaps(const schedule::Schedule& schedule) {
 
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state,
-                     double disk_bytes_per_second) {
+                     const DiskCost& disk) {
   CHECK(costs.rank_states.empty() || std::ssize(costs.rank_states) == schedule.num_ranks);
   Prices prices;
   for (int rank = 0; rank < schedule.num_ranks; ++rank) {
@@ -209,10 +209,10 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
   }
   const int32_t link = schedule.num_ranks;
   prices.resources.push_back({"link", ResourceKind::kLink, LinearRate(1, kLinkStreams)});
-  const int32_t disk = link + 1;
-  const bool has_disk = disk_bytes_per_second > 0;
+  const int32_t disk_resource = link + 1;
+  const bool has_disk = disk.bytes_per_second > 0;
   if (has_disk) {
-    prices.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(disk_bytes_per_second)});
+    prices.resources.push_back({"disk", ResourceKind::kDisk, ConstantRate(disk.bytes_per_second)});
   }
   const bool overlaps = Overlaps(schedule) && !costs.exchange.is_of_plan;
   BytesByRank bytes_by_rank(schedule, sizes);
@@ -248,7 +248,11 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       fixed = (1 - share) * seconds;
       ask(task.lane.rank, share * seconds);
     }
-    if (has_disk) ask(disk, Value(task.work.disk_bytes, sizes));
+    if (has_disk) {
+      const double bytes = Value(task.work.disk_bytes, sizes);
+      ask(disk_resource, bytes);
+      ask(task.lane.rank, bytes * disk.core_seconds_per_byte / costs.num_threads);
+    }
     prices.fixed_seconds.push_back(fixed);
     prices.first_demand.push_back(static_cast<int32_t>(prices.demands.size()));
   }

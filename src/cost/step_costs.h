@@ -132,13 +132,20 @@ TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight);
 // cost, and computation does.
 bool LoadsBeside(const schedule::Task& task);
 
+// The disk that all ranks read from and spill to.
+struct DiskCost {
+  double bytes_per_second = 0;  // 0: what is read and written takes no time
+  // That moving a byte takes of a core, with comparing checksums.
+  double core_seconds_per_byte = 0;
+};
+
 // Each task takes all its rank's cores for its seconds; exchanges share a link, and take a part of
-// the cores; what is read from a disk takes its rate and nothing of the cores. Precondition: all
+// the cores, as does what is read from a disk and written to it, at its rate. Precondition: all
 // kinds of the schedule's tasks have costs, or nothing to do; where ranks are not alike, it has as
-// many as the costs. A disk's rate of 0: reads take no time.
+// many as the costs.
 Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::ActivityGraph& graph,
                      const StepCosts& costs, const Sizes& sizes, const MachineState& state = {},
-                     double disk_bytes_per_second = 0);
+                     const DiskCost& disk = {});
 
 // Whether exchanges of the schedule come one right after the other, while computation goes on.
 bool Overlaps(const schedule::Schedule& schedule);

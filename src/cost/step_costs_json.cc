@@ -210,6 +210,8 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
           {.memory = each["memory"].get<double>(), .compute = each["compute"].get<double>()});
     }
   }
+  // Once it was by its own costs that a rank alone was compared, and all it was told was too short.
+  if (costs.num_ranks == 1) costs.rank_states.clear();
   if (!json.contains("exchange") || !json.contains("tasks") || !json["tasks"].is_object()) {
     return Error{"costs of steps lack \"exchange\" or \"tasks\""};
   }

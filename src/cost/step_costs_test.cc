@@ -11,6 +11,7 @@
 namespace convene::cost {
 namespace {
 
+using schedule::LaneKind;
 using schedule::Schedule;
 using schedule::TaskKind;
 using schedule::Work;
@@ -169,6 +170,22 @@ TEST(StepCosts, OfRowsThatGoOneWayEachRankTakesItsOwnBytesOfItsCores) {
   EXPECT_NEAR(core_seconds[0], 5e5 * 1e-9, 1e-15);
   EXPECT_NEAR(core_seconds[1], 4e5 * 1e-9, 1e-15);
   EXPECT_NEAR(core_seconds[2], 1e5 * 1e-9, 1e-15);
+}
+
+TEST(StepCosts, WhatIsReadFromADiskTakesItsRateAndAPartOfACore) {
+  Schedule schedule{.num_ranks = 1};
+  schedule.tasks.push_back({.kind = TaskKind::kReadPages, .lane = {0, LaneKind::kLoad}});
+  schedule.tasks.back().work.disk_bytes = {{3e9, {}}};
+  StepCosts costs{.num_ranks = 1, .num_threads = 2};
+  const Prices prices =
+      PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NothingSized, {},
+                    {.bytes_per_second = 2e9, .core_seconds_per_byte = 2e-10});
+  double core_seconds = 0;
+  for (const Demand& demand : prices.demands_of(0)) {
+    if (demand.resource == 0) core_seconds += demand.amount;
+  }
+  EXPECT_NEAR(core_seconds, 3e9 * 2e-10 / costs.num_threads, 1e-12);
+  EXPECT_NEAR(SecondsAlone(prices, 0), 1.5, 1e-12);
 }
 
 // Where each rank has a rate of its own in both directions, rows that all come from one rank take

@@ -143,9 +143,7 @@ double TaskCost::BestSensitivity(std::span<const TaskSample> samples, double bal
 
 HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
                            double sensitivity) {
-  // Steps that are alike, but for their contexts, are neighbours.
-  constexpr int kParts = 7;
-  const auto part_of = [](const TaskSample& sample) { return sample.fold % kParts; };
+  const auto part_of = [](const TaskSample& sample) { return sample.fold % kHeldOutParts; };
   std::set<int> folds;
   for (const TaskSample& sample : samples) folds.insert(part_of(sample));
   std::vector<PredictedSample> predicted;

@@ -46,6 +46,10 @@ struct ReferenceSpeed {
   bool operator==(const ReferenceSpeed&) const = default;
 };
 
+// Points are held out in so many parts, by their fold: steps that are alike, but for their
+// contexts, are neighbours, and in different parts.
+inline constexpr int kHeldOutParts = 7;
+
 struct TaskSample {
   TaskParts parts;
   MachineState state;  // when it ran
@@ -67,10 +71,13 @@ struct HeldOut {
   double low = 0;
   double high = 0;
   double r2 = 0;  // of the seconds that the held-out predictions explain
-  // Beside it, of a straight line alpha + beta · ideal seconds through all points: those that the
-  // reference kernels' rates allow; of exchanges over their bytes.
+  // Beside it the same of a straight line alpha + beta · ideal seconds, those that the reference
+  // kernels' rates allow, or of exchanges over their bytes: the same points are held out of it.
+  // Both 0: there is none.
   double line_r2 = 0;
   double line_median_error = 0;
+
+  bool has_line() const { return line_r2 != 0 || line_median_error != 0; }
 };
 
 struct PredictedSample {

@@ -26,15 +26,15 @@ Result<cost::MachineProfile> LoadMachineProfile(const std::string& path) {
                            profile.error().message, kRemedy)};
 }
 
+bool IsOfSameMachine(const cost::MachineProfile& a, const cost::MachineProfile& b) {
+  return a.machine.cpu_name == b.machine.cpu_name && a.machine.isa == b.machine.isa;
+}
+
 cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& path) {
   Result<cost::MachineProfile> kept = LoadMachineProfile(path);
   const bool several = std::any_of(profile.steps.begin(), profile.steps.end(),
                                    [](const auto& costs) { return costs.num_ranks > 1; });
-  // What was measured with other kernels says nothing of these.
-  if (!kept || kept->machine.cpu_name != profile.machine.cpu_name ||
-      kept->machine.isa != profile.machine.isa) {
-    return profile;
-  }
+  if (!kept || !IsOfSameMachine(*kept, profile)) return profile;
   for (cost::StepCosts& costs : kept->steps) {
     const bool is_new =
         profile.CostsOf(costs.num_ranks, costs.num_threads, costs.weights) != nullptr;

@@ -11,9 +11,12 @@ namespace convene::evaluate {
 // Errors: no such file, not a profile; they name the file and the command that makes one.
 Result<cost::MachineProfile> LoadMachineProfile(const std::string& path);
 
+// Of the same CPUs and instruction set: what was measured with other kernels says nothing of these.
+bool IsOfSameMachine(const cost::MachineProfile& a, const cost::MachineProfile& b);
+
 // The profile with what the file at `path` has besides: costs of steps that were not measured anew,
-// where the file is of the same CPUs and instruction set (of others nothing is taken over),
-// operators that were not, and, where several ranks measured, the machine as one rank has it alone.
+// where the file is of the same machine (of others nothing is taken over), operators that were not,
+// and, where several ranks measured, the machine as one rank has it alone.
 cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& path);
 
 }  // namespace convene::evaluate

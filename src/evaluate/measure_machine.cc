@@ -23,7 +23,8 @@ namespace {
 constexpr double kGigaOfMachine = 1e9;
 constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
 
-Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::Profile& profile) {
+Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::ThreadPool& pool,
+                            hardware::Profile& profile) {
   std::error_code ignored;  // if it is not there now, the measurement says so
   if (options.disk_is_required) {
     if (!std::filesystem::is_directory(options.disk_directory, ignored)) {
@@ -35,7 +36,8 @@ Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::Profile& pr
   }
 
   const Result<hardware::DiskRate> disk =
-      hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s);
+      hardware::MeasureDiskRead(options.disk_directory, kMaxDiskFileBytes, options.budget_s, &pool,
+                                options.most_memory_bytes);
   if (!disk && options.disk_is_required) return disk.error();
   if (!disk) {
     PrintNote("disk not measured: {}\n", disk.error().message);
@@ -43,6 +45,8 @@ Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::Profile& pr
   }
   profile.disk_gbps = disk->read.mean / kGigaOfMachine;
   profile.disk_direct = disk->direct;
+  profile.disk_gbps_beside = disk->beside_bytes_per_second / kGigaOfMachine;
+  profile.disk_core_seconds_per_gb = disk->core_seconds_per_byte * kGigaOfMachine;
   return {};
 }
 
@@ -67,7 +71,7 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   profile.disk_directory = options.disk_directory;
 
   // First, since it may fail.
-  if (const Status disk = MeasureDiskOfMachine(options, profile); !disk) return disk.error();
+  if (const Status disk = MeasureDiskOfMachine(options, pool, profile); !disk) return disk.error();
   const kernels::DotPeaks peaks = kernels::MeasureDotPeaks(pool, isa, 3 * options.budget_s);
   profile.f32_gflops = peaks.f32.median / kGigaOfMachine;
   profile.bf16_gflops = peaks.bf16.median / kGigaOfMachine;

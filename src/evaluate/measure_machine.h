@@ -23,7 +23,7 @@ struct MeasureOptions {
   // created, and a disk that cannot be measured has the rate 0, with a note.
   bool disk_is_required = false;
 
-  // Of memory to measure its rate with.
+  // To measure the rates of memory and of the disk with, one after the other.
   uint64_t most_memory_bytes = std::numeric_limits<uint64_t>::max();
   // Whose order of experts, form of latent attention and way of reading panels are measured; null:
   // they are not.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/units.h"
+
 namespace convene::evaluate {
 namespace {
 
@@ -70,10 +72,11 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
       });
       if (found == profile->steps.end()) {
         return Error{fmt::format(
-            "the profile has no costs of steps on {} ranks of {} threads with weights in {}, which "
-            "a trace is of: measure them first with convene measure, under mpirun where there are "
-            "several ranks",
-            step.schedule.num_ranks, trace.num_threads, trace.weights)};
+            "the profile has no costs of steps on {} of {} with weights in {}, which a trace is "
+            "of: measure them first with convene measure, under mpirun where there are several "
+            "ranks",
+            FormatCount(static_cast<uint64_t>(step.schedule.num_ranks), "rank"),
+            FormatCount(static_cast<uint64_t>(trace.num_threads), "thread"), trace.weights)};
       }
       auto group = std::ranges::find(groups, &*found, &TracedSteps::costs);
       if (group == groups.end())

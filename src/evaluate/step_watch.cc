@@ -197,16 +197,17 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
   const cost::Sizes values = [&](const schedule::Size& size) { return sizes.at(size); };
   const schedule::Schedule& schedule = *chosen.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
-  const auto predict = [&](const cost::StepCosts& costs, std::string words, double disk_gbps = 0) {
+  const auto predict = [&](const cost::StepCosts& costs, std::string words,
+                           const cost::DiskCost& disk = {}) {
     traced.predicted = simulate::Simulate(
-        schedule, graph, cost::PriceSchedule(schedule, graph, costs, values, {}, 1e9 * disk_gbps));
+        schedule, graph, cost::PriceSchedule(schedule, graph, costs, values, {}, disk));
     traced.predicted_by = std::move(words);
   };
   const auto predict_by_kept = [&](const cost::MachineProfile& profile) {
     const cost::StepCosts* costs = KeptCosts(profile, schedule);
     if (costs == nullptr) return false;
     predict(*costs, fmt::format("costs of {} (convene measure)", profile.machine.cpu_name),
-            profile.machine.disk_gbps);
+            cost::DiskOf(profile.machine));
     return true;
   };
   if (preferred_ && predict_by_kept(*preferred_)) return;

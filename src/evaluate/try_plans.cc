@@ -237,14 +237,11 @@ class Runner {
     ready.steps = StepsOf(question_, plan, spec_);
     int longest = 2;
     int num_blocks = 1;
-    size_t most_sequences = 1;
     for (const StepToRun& step : ready.steps) {
       num_blocks = std::max(num_blocks, step.num_blocks());
-      most_sequences = std::max(most_sequences, step.step().size());
       longest = std::max(longest, step.longest());
     }
-    engine::LoadOptions options = OptionsOf(index);
-    options.max_step_tokens = std::max(options.max_step_tokens, static_cast<int>(most_sequences));
+    const engine::LoadOptions options = OptionsOf(index);
     Result<PlacedWeights*> placed = Place(options, trials_.plans[index]);
     if (!placed) return placed.error();
     runtime::TransformerOptions parts =

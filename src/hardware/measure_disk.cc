@@ -23,6 +23,7 @@
 
 #include "base/digest.h"
 #include "base/units.h"
+#include "hardware/affinity.h"
 #include "hardware/huge_buffer.h"
 
 namespace convene::hardware {
@@ -136,10 +137,17 @@ struct Requests {
   bool digests = true;  // are computed of what was read, one at a time
 };
 
+// Of cores, which this thread has had.
+double ThreadSeconds() {
+  timespec had{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
+  return static_cast<double>(had.tv_sec) + 1e-9 * static_cast<double>(had.tv_nsec);
+}
+
 // Reads requests round the file, each reader into its share of the buffers, of which there is at
-// least one for each; returns 0 or an errno.
+// least one for each; returns 0 or an errno. What this took of cores is added to `core_seconds`.
 int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requests,
-                 std::span<std::byte> buffers) {
+                 std::span<std::byte> buffers, std::atomic<double>* core_seconds = nullptr) {
   const uint64_t per_piece = requests.per_piece;
   const uint64_t pieces_in_file = file_bytes / (requests.bytes * per_piece);
   const uint64_t buffers_each = buffers.size() / requests.bytes / requests.depth;
@@ -148,6 +156,7 @@ int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requ
   std::atomic<int> failure{0};
   std::mutex digesting;
   const auto read = [&](int reader) {
+    const double before = ThreadSeconds();
     const auto own = buffers.subspan(reader * buffers_each * requests.bytes);
     for (uint64_t i; failure == 0 && (i = next++) < requests.count;) {
       const uint64_t number = requests.first + i;
@@ -162,6 +171,7 @@ int ReadRequests(const TestFile& file, uint64_t file_bytes, const Requests& requ
       const std::lock_guard lock(digesting);
       digest += DigestOf(buffer);
     }
+    if (core_seconds != nullptr) *core_seconds += ThreadSeconds() - before;
   };
   {
     std::vector<std::jthread> readers;
@@ -248,11 +258,62 @@ void DropCached(const TestFile& file) {
   if (!file.direct()) posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
+// Multiply-adds in registers, by each thread of the pool for so many seconds.
+void Compute(ThreadPool& pool, double seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> wanted(seconds);
+  std::atomic<float> used{0};
+  pool.Run([&](int) {
+    constexpr int kTurnSteps = 4096;
+    float sum = 0;
+    while (std::chrono::steady_clock::now() - start < wanted) {
+      for (int step = 0; step < kTurnSteps; ++step) sum = sum * 0.5f + 1;
+    }
+    used = sum;  // what nobody uses would not be computed
+  });
+}
+
+// Reading while all threads compute: at what rate, and what it takes of the cores, by the time that
+// its threads had, which does not depend on what other programs do.
+Status MeasureBeside(const Prepared& prepared, double budget_s, ThreadPool& computing,
+                     DiskRate& found) {
+  std::atomic<int> failure{0};
+  std::atomic<bool> goes_on{true};
+  std::atomic<double> core_seconds{0};
+  uint64_t read_bytes = 0;
+  const auto start = std::chrono::steady_clock::now();
+  std::jthread reader;
+  try {
+    reader = std::jthread([&] {
+      // Whoever called is bound to one CPU of the pool, as threads that it starts are.
+      static_cast<void>(SetAffinity(computing.cpus()).ok());
+      for (uint64_t first = 0; goes_on && failure == 0; first += kRequestsPerPass) {
+        failure = ReadRequests(prepared.file, prepared.file_bytes, {.first = first},
+                               prepared.buffers.bytes(), &core_seconds);
+        read_bytes += kRequestsPerPass * kRequestBytes;
+      }
+    });
+  } catch (const std::system_error&) {
+    return {};  // the system grants no more threads
+  }
+  Compute(computing, budget_s);
+  goes_on = false;
+  reader.join();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (failure != 0) return SystemError("cannot read what was written to measure a disk", failure);
+  found.beside_bytes_per_second = static_cast<double>(read_bytes) / elapsed.count();
+  found.core_seconds_per_byte = core_seconds / static_cast<double>(read_bytes);
+  return {};
+}
+
 }  // namespace
 
 Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file_bytes,
-                                 double budget_s) {
-  const Result<Prepared> prepared = Prepare(directory, max_file_bytes, kPageBufferBytes, budget_s);
+                                 double budget_s, ThreadPool* computing,
+                                 uint64_t most_memory_bytes) {
+  const uint64_t buffer_bytes = std::clamp(most_memory_bytes / kHugePageBytes * kHugePageBytes,
+                                           kRequestsInFlight * kRequestBytes, kPageBufferBytes);
+  const Result<Prepared> prepared = Prepare(directory, max_file_bytes, buffer_bytes, budget_s);
   if (!prepared) return prepared.error();
   int failure = 0;
   uint64_t first = 0;
@@ -266,8 +327,14 @@ Result<DiskRate> MeasureDiskRead(const std::string& directory, uint64_t max_file
   };
   const Rate rate = MeasureRate(budget_s, pass);
   if (failure != 0) return SystemError("cannot read a file in " + directory, failure);
-  return DiskRate{
+  DiskRate found{
       .read = rate, .direct = prepared->file.direct(), .file_bytes = prepared->file_bytes};
+  if (computing != nullptr) {
+    if (Status beside = MeasureBeside(*prepared, budget_s, *computing, found); !beside) {
+      return beside.error();
+    }
+  }
+  return found;
 }
 
 Result<DiskRequests> MeasureDiskRequests(const std::string& directory, double budget_s) {

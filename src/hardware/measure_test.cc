@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -96,6 +97,28 @@ TEST_F(MeasureDisk, ReadsWhatItWroteAndLeavesNothingBehind) {
   EXPECT_GE(rate->file_bytes, 16u << 20);
   EXPECT_LE(rate->file_bytes, 20u << 20);
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(MeasureDisk, TellsWhatItTakesFromThreadsThatCompute) {
+  ThreadPool pool({0});
+  const auto rate = MeasureDiskRead(directory_, 20 << 20, 0.05, &pool);
+  ASSERT_TRUE(rate) << rate.error().message;
+  EXPECT_GT(rate->beside_bytes_per_second, 0);
+  EXPECT_GE(rate->core_seconds_per_byte, 0);
+  EXPECT_LE(rate->core_seconds_per_byte * rate->beside_bytes_per_second, pool.size());
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(MeasureDisk, TakesNoMoreMemoryThanItIsGiven) {
+  const auto measure = [&] {
+    const uint64_t before = ReadResidentMemory().peak_bytes;
+    const auto rate = MeasureDiskRead(directory_, 20 << 20, 0.01, nullptr, uint64_t{9} << 20);
+    const uint64_t more = ReadResidentMemory().peak_bytes - before;
+    std::exit(rate && more < (uint64_t{32} << 20) ? 0 : 1);
+  };
+  if (ReadResidentMemory().peak_bytes == 0) GTEST_SKIP() << "the peak of memory is not known here";
+  // In a process of its own, whose peak begins with what it has.
+  EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(MeasureDisk, ALargeFileThatIsThereIsRead) {

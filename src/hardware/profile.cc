@@ -108,6 +108,13 @@ void ForEachMember(Object& profile, const Visit& visit) {
   visit("date", profile.date);
 }
 
+// Those that profiles of before have not.
+template <typename Object, typename Visit>
+void ForEachNewMember(Object& profile, const Visit& visit) {
+  visit("disk_gbps_beside", profile.disk_gbps_beside);
+  visit("disk_core_seconds_per_gb", profile.disk_core_seconds_per_gb);
+}
+
 // The same of a GPU's.
 template <typename Object, typename Visit>
 void ForEachMemberOfGpu(Object& gpu, const Visit& visit) {
@@ -160,7 +167,9 @@ Error CannotSave(const std::string& path, int error) {
 
 json ToJson(const Profile& profile) {
   json object = {{"version", kVersion}};
-  ForEachMember(profile, [&](const char* key, const auto& value) { object[key] = value; });
+  const auto write = [&](const char* key, const auto& value) { object[key] = value; };
+  ForEachMember(profile, write);
+  ForEachNewMember(profile, write);
   for (const GpuProfile& gpu : profile.gpus) {
     json& item = object["gpus"].emplace_back(json::object());
     ForEachMemberOfGpu(gpu, [&](const char* key, const auto& value) { item[key] = value; });
@@ -178,6 +187,9 @@ Result<Profile> ProfileFromJson(const json& object) {
   }
   Profile profile;
   ForEachMember(profile, [&](const char* key, auto& value) { reader.Read(key, value); });
+  ForEachNewMember(profile, [&](const char* key, auto& value) {
+    if (object.contains(key)) reader.Read(key, value);
+  });
   if (reader.error()) return *reader.error();
   if (const Status read = ReadGpus(object, profile); !read) return read.error();
   if (profile.huge_page_share > 1) return Error{"\"huge_page_share\" must be a number from 0 to 1"};

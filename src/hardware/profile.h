@@ -46,6 +46,9 @@ struct Profile {
   double int8_gops = 0;
   double read_gbps = 0;
   double disk_gbps = 0;
+  // Reading it beside computation: its rate, and the core seconds that 10^9 bytes take from it.
+  double disk_gbps_beside = 0;
+  double disk_core_seconds_per_gb = 0;
   std::string disk_directory;  // where the disk was measured
   bool disk_direct = false;    // past the page cache
   uint64_t last_level_cache_bytes = 0;
@@ -66,6 +69,7 @@ struct Profile {
 // One object, keys as the members, with "version": 4; "gpus" only where there are some.
 nlohmann::json ToJson(const Profile& profile);
 
+// Without the rates of reading beside computation, which older profiles have not, they are 0.
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or
 // not finite, more than 64 GPUs. Unknown keys are ignored, and "gpus" need not be there.
 Result<Profile> ProfileFromJson(const nlohmann::json& object);

@@ -90,7 +90,8 @@ cost::StepErrors OperatorPricer::Errors() const {
     return own ? own : of(name + " bf16");
   };
   cost::StepErrors errors;
-  for (const char* collective : {"all_to_all", "all_gather", "reduce_scatter"}) {
+  for (const char* collective :
+       {"all_to_all", "all_gather", "reduce_scatter", "dispatch", "combine"}) {
     const std::optional<cost::ErrorRange> range = of(collective);
     if (!range) continue;
     const cost::ErrorRange widest = errors.exchanges.value_or(cost::ErrorRange{});
@@ -158,8 +159,9 @@ MachineFigures OperatorSource::FiguresOf(const RankSetup& setup) const {
     if (found != machine_.device->flops.end()) figures.operations_per_second = found->second;
   } else {
     figures.memory_bytes_per_second = 1e9 * machine_.machine.read_gbps;
-    figures.operations_per_second =
-        1e9 * std::max(machine_.machine.f32_gflops, machine_.machine.bf16_gflops);
+    const cost::DeviceFigures host = cost::FiguresOfHost(machine_.machine);
+    const auto found = host.flops.find(setup.weights == "int8" ? "int8" : "bf16");
+    if (found != host.flops.end()) figures.operations_per_second = found->second;
   }
   return figures;
 }

@@ -105,6 +105,16 @@ Result<WholeStep> PagedStep(const cost::MachineProfile& machine, const Condition
   return PredictWholeStep(model, options, {{{.num_tokens = num_tokens}}}, **pricer);
 }
 
+TEST(OperatorPricer, HostsHaveTheRateOfTheirFormat) {
+  const cost::MachineProfile machine = *cost::Preset("epyc-7763");
+  const OperatorSource source(machine);
+  EXPECT_THAT(source.Formats(), testing::Contains("int8"));
+  EXPECT_DOUBLE_EQ(source.FiguresOf({.weights = "int8"}).operations_per_second,
+                   1e9 * machine.machine.int8_gops);
+  EXPECT_DOUBLE_EQ(source.FiguresOf({.weights = "bf16"}).operations_per_second,
+                   1e9 * machine.machine.f32_gflops);
+}
+
 TEST(OperatorPricer, StepsThatReadADiskTakeItsRateAndHaveNoPriceWithoutIt) {
   cost::MachineProfile machine = *cost::Preset("epyc-9654");
   const Result<WholeStep> unknown = PagedStep(machine, {});

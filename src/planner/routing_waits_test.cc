@@ -147,7 +147,7 @@ TEST(RoutingWaits, AreThereWhereExpertsAreReadInParts) {
   question.options.paging = strategy::Paging{.chunks = 3, .after_routing = true, .missing = 0.5};
   question.options.pipeline = strategy::PipelineOf(question.options);
   const Result<std::vector<double>> waits =
-      RoutingWaits(question, MeasuredPricer(costs, {}, /*disk_bytes_per_second=*/1e9));
+      RoutingWaits(question, MeasuredPricer(costs, {}, {.bytes_per_second = 1e9}));
   ASSERT_TRUE(waits.ok()) << waits.error().message;
   EXPECT_GT(waits->front(), 0);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/units.h"
 
 namespace convene::planner {
@@ -39,10 +40,10 @@ std::optional<GreedySampling> GreedySamplingOf(const cost::MachineProfile& profi
 // With costs of its own, for conditions that the profile's are not of.
 class OwningPricer : public StepPricer {
  public:
-  OwningPricer(cost::StepCosts costs, const cost::MachineState& state, double disk_bytes_per_second,
-               std::optional<GreedySampling> sampling)
+  OwningPricer(cost::StepCosts costs, const cost::MachineState& state, const cost::DiskCost& disk,
+               const std::string& file, std::optional<GreedySampling> sampling)
       : costs_(std::move(costs)),
-        pricer_(costs_, state, disk_bytes_per_second),
+        pricer_(costs_, state, disk, file),
         sampling_(std::move(sampling)) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
@@ -60,6 +61,13 @@ class OwningPricer : public StepPricer {
   MeasuredPricer pricer_;
   std::optional<GreedySampling> sampling_;
 };
+
+// "2 ranks of 1 thread".
+std::string RanksOfThreads(int num_ranks, std::optional<int> num_threads) {
+  const std::string ranks = FormatCount(static_cast<uint64_t>(num_ranks), "rank");
+  if (!num_threads) return ranks;
+  return fmt::format("{} of {}", ranks, FormatCount(static_cast<uint64_t>(*num_threads), "thread"));
+}
 
 // What bytes take grows; what an exchange of next to nothing takes stays.
 void SlowLink(double factor, cost::ExchangeCost& exchange) {
@@ -79,7 +87,9 @@ bool ReadsDisk(const schedule::Schedule& schedule) {
 Error NoDiskRate() {
   return Error{
       "experts would be read from a disk whose rate the profile does not know: measure it with "
-      "convene measure --disk DIR, or give it as \"disk_gbps\" of the profile's \"machine\""};
+      "convene measure --disk DIR, or give it with --disk-rate, or as \"disk_gbps\" of the "
+      "profile's "
+      "\"machine\""};
 }
 
 Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
@@ -87,24 +97,23 @@ Result<SchedulePrices> MeasuredPricer::Price(const model::ModelSpec& /*spec*/,
                                              const schedule::ActivityGraph& graph,
                                              const cost::Sizes& sizes) const {
   if (const auto kind = KindWithoutCost(schedule, costs_)) {
-    return Error{fmt::format("the profile has no cost of {} on {} ranks with weights in {}: {}",
-                             schedule::Name(*kind), costs_.num_ranks, costs_.weights,
-                             HowToMeasure(costs_.num_ranks, costs_.weights))};
+    return Error{fmt::format(
+        "the profile has no cost of {} on {} with weights in {}: {}", schedule::Name(*kind),
+        RanksOfThreads(costs_.num_ranks, costs_.num_threads), costs_.weights,
+        HowToMeasure(costs_.num_ranks, costs_.num_threads, costs_.weights, file_))};
   }
-  if (ReadsDisk(schedule) && disk_bytes_per_second_ <= 0) return NoDiskRate();
+  if (ReadsDisk(schedule) && disk_.bytes_per_second <= 0) return NoDiskRate();
   return SchedulePrices{
-      .prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_, disk_bytes_per_second_),
+      .prices = cost::PriceSchedule(schedule, graph, costs_, sizes, state_, disk_),
       .once_seconds = costs_.step_once,
       .extrapolated_share = cost::ExtrapolatedShare(schedule, costs_, sizes)};
 }
 
-std::string PricerSource::WhyUnknown(int num_ranks, std::optional<int> num_threads,
-                                     std::string_view weights) const {
-  return fmt::format(
-      "nothing is known of {}{} with weights in {}; {}",
-      FormatCount(static_cast<uint64_t>(num_ranks), "rank"),
-      num_threads ? " of " + FormatCount(static_cast<uint64_t>(*num_threads), "thread") : "",
-      weights, HowToMeasure(num_ranks, weights));
+std::string MeasuredSource::WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                                       std::string_view weights) const {
+  return fmt::format("nothing is known of {} with weights in {}; {}",
+                     RanksOfThreads(num_ranks, num_threads), weights,
+                     HowToMeasure(num_ranks, num_threads, weights, file_));
 }
 
 std::vector<int> MeasuredSource::ThreadsOf(int num_ranks, std::string_view weights) const {
@@ -132,17 +141,18 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
   const cost::StepCosts* costs =
       profile_.CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
   if (costs == nullptr) {
-    return Error{fmt::format(
-        "the profile has no costs of steps on {} ranks with {} threads and weights in {}: {}",
-        setup.num_ranks, setup.num_threads, setup.weights,
-        HowToMeasure(setup.num_ranks, setup.weights))};
+    return Error{
+        fmt::format("the profile has no costs of steps on {} with weights in {}: {}",
+                    RanksOfThreads(setup.num_ranks, setup.num_threads), setup.weights,
+                    HowToMeasure(setup.num_ranks, setup.num_threads, setup.weights, file_))};
   }
   cost::StepCosts changed = *costs;
   SlowLink(conditions.link, changed.exchange);
   if (conditions.alike_ranks) changed.rank_states.clear();
+  cost::DiskCost disk = cost::DiskOf(profile_.machine);
+  disk.bytes_per_second /= conditions.disk;
   return std::unique_ptr<StepPricer>(std::make_unique<OwningPricer>(
-      std::move(changed), conditions.machine, kGiga * profile_.machine.disk_gbps / conditions.disk,
-      GreedySamplingOf(profile_)));
+      std::move(changed), conditions.machine, disk, file_, GreedySamplingOf(profile_)));
 }
 
 MachineFigures MeasuredSource::FiguresOf(const RankSetup& setup) const {
@@ -162,11 +172,12 @@ std::vector<cost::MachineState> MeasuredSource::RankStatesOf(const RankSetup& se
   return costs == nullptr ? std::vector<cost::MachineState>() : costs->rank_states;
 }
 
-std::string HowToMeasure(int num_ranks, std::string_view weights) {
-  const std::string measure = fmt::format("convene measure --steps {}", weights);
-  return fmt::format("measure them with: {}{}",
+std::string HowToMeasure(int num_ranks, std::optional<int> num_threads, std::string_view weights,
+                         std::string_view file) {
+  return fmt::format("measure them with: {}convene measure --steps {}{}{}",
                      num_ranks > 1 ? fmt::format("mpirun -n {} --bind-to none ", num_ranks) : "",
-                     measure);
+                     weights, num_threads ? fmt::format(" --threads {}", *num_threads) : "",
+                     file.empty() ? "" : fmt::format(" --out {}", Printable(file)));
 }
 
 }  // namespace convene::planner

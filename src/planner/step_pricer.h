@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -104,7 +105,7 @@ class PricerSource {
   virtual std::vector<int> CommBudgets() const { return {}; }
   // Of a setup of which ThreadsOf gives nothing, or not so many threads: that, and what to do.
   virtual std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
-                                 std::string_view weights) const;
+                                 std::string_view weights) const = 0;
   // What the prices stand on. Precondition: something is known of the setup.
   virtual MachineFigures FiguresOf(const RankSetup& setup) const = 0;
   // By rank, how slow its memory and its cores are beside the prices; none: ranks are alike.
@@ -116,10 +117,11 @@ class PricerSource {
 // By costs of steps that were measured (cost/step_costs.h). Keeps the reference.
 class MeasuredPricer : public StepPricer {
  public:
-  // `disk_bytes_per_second` of 0: not known; then steps that read a disk have no price.
+  // A disk whose rate is 0 is not known; then steps that read it have no price. `file` as for
+  // HowToMeasure.
   explicit MeasuredPricer(const cost::StepCosts& costs, const cost::MachineState& state = {},
-                          double disk_bytes_per_second = 0)
-      : costs_(costs), state_(state), disk_bytes_per_second_(disk_bytes_per_second) {}
+                          const cost::DiskCost& disk = {}, std::string file = {})
+      : costs_(costs), state_(state), disk_(disk), file_(std::move(file)) {}
 
   Result<SchedulePrices> Price(const model::ModelSpec& spec, const schedule::Schedule& schedule,
                                const schedule::ActivityGraph& graph,
@@ -129,31 +131,40 @@ class MeasuredPricer : public StepPricer {
  private:
   const cost::StepCosts& costs_;
   cost::MachineState state_;
-  double disk_bytes_per_second_;
+  cost::DiskCost disk_;
+  std::string file_;
 };
 
 // By the costs of steps in a profile. Keeps the reference.
 class MeasuredSource : public PricerSource {
  public:
-  explicit MeasuredSource(const cost::MachineProfile& profile) : profile_(profile) {}
+  // `file` as for HowToMeasure.
+  explicit MeasuredSource(const cost::MachineProfile& profile, std::string file = {})
+      : profile_(profile), file_(std::move(file)) {}
 
   std::vector<int> ThreadsOf(int num_ranks, std::string_view weights) const override;
   std::vector<std::string> Formats() const override;
   // Costs were measured without a budget, and are those of any.
   Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup, const Conditions& conditions,
                                                int comm_budget) const override;
+  std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,
+                         std::string_view weights) const override;
   MachineFigures FiguresOf(const RankSetup& setup) const override;
   std::vector<cost::MachineState> RankStatesOf(const RankSetup& setup) const override;
 
  private:
   const cost::MachineProfile& profile_;
+  std::string file_;
 };
 
 // Whether any of its tasks reads from a disk; then it has no price without the disk's rate.
 bool ReadsDisk(const schedule::Schedule& schedule);
 Error NoDiskRate();
 
-// The command that measures the costs of so many ranks, to end a sentence.
-std::string HowToMeasure(int num_ranks, std::string_view weights);
+// The command that measures the costs of so many ranks, to end a sentence. `num_threads`: of each
+// rank; none: as many as ranks have by default. `file`: of the profile that the costs are missed
+// in; empty: the kept one.
+std::string HowToMeasure(int num_ranks, std::optional<int> num_threads, std::string_view weights,
+                         std::string_view file);
 
 }  // namespace convene::planner

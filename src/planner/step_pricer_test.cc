@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <vector>
 
 #include "cost/fit_operator_model.h"
@@ -58,6 +59,25 @@ TEST(StepPricer, AnOperatorOfOtherFeaturesIsNotTakenForSampling) {
       asked.source.PricerOf({.num_ranks = 1, .num_threads = 1, .weights = "bf16"}, {}, 0);
   ASSERT_TRUE(pricer) << pricer.error().message;
   EXPECT_EQ((*pricer)->SamplingSeconds(asked.spec), 0);
+}
+
+TEST(StepPricer, WhatIsMissingIsMeasuredWithTheThreadsAndIntoTheFileThatWereAskedFor) {
+  Asked asked(1e9, {1});
+  const MeasuredSource source(asked.profile, "one.json");
+  EXPECT_EQ(source.WhyUnknown(1, 1, "int8"),
+            "nothing is known of 1 rank of 1 thread with weights in int8; measure them with: "
+            "convene measure --steps int8 --threads 1 --out one.json");
+  EXPECT_EQ(asked.source.WhyUnknown(2, std::nullopt, "int8"),
+            "nothing is known of 2 ranks with weights in int8; measure them with: mpirun -n 2 "
+            "--bind-to none convene measure --steps int8");
+  const auto missing =
+      source.PricerOf({.num_ranks = 2, .num_threads = 3, .weights = "bf16"}, {}, 0);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(
+      missing.error().message,
+      "the profile has no costs of steps on 2 ranks of 3 threads with weights in bf16: "
+      "measure them with: mpirun -n 2 --bind-to none convene measure --steps bf16 --threads 3 "
+      "--out one.json");
 }
 
 }  // namespace
