@@ -9,18 +9,22 @@
 #include "base/environment.h"
 #include "base/message.h"
 #include "base/units.h"
+#include "checkpoint/model_files.h"
 #include "cli/bench_server.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "cli/output.h"
 #include "cli/paged_figures.h"
 #include "cli/value_options.h"
+#include "engine/rank_options.h"
 #include "engine/role_weights.h"
+#include "engine/scheduler.h"
 #include "evaluate/bench_point.h"
 #include "evaluate/bench_workload.h"
 #include "evaluate/measure_machine.h"
 #include "evaluate/peak_meter.h"
 #include "hardware/memory_status.h"
+#include "kernels/kernel_set.h"
 #include "model/model_size.h"
 
 namespace convene::cli {
@@ -34,6 +38,7 @@ using evaluate::WorkloadShape;
 
 constexpr double kGigaOfRates = 1e9;
 constexpr uint64_t kDefaultSeed = 1;
+constexpr uint64_t kLeastMeasuringBytes = uint64_t{8} << 20;
 
 std::string TableHeader() {
   return "test    batch  tokens/s  (min - max)            GFLOP/s  of peak  experts     GB/s  of "
@@ -77,7 +82,8 @@ class Bench : public Command {
     AddJsonOption(app, json_path_);
     AddModelOptions(app, model_options_);
     app.add_flag("--random-weights", model_options_.load.random_weights,
-                 "Make weights of the shape that MODEL's config.json says; MODEL needs no others");
+                 "Make weights of the shape that MODEL's config.json says; MODEL needs no others, "
+                 "and may be that file");
     app.get_option("MODEL")->required(false);
     server_.AddOptions(app, {"--prompt-tokens", "--gen-tokens", "--batch", "--seed", "--json"});
     app.parse_complete_callback([this] {
@@ -149,21 +155,37 @@ class Bench : public Command {
     engine::LoadOptions& load = model_options_.load;
     load.context = shape_.prompt_tokens + shape_.gen_tokens;
     load.max_sequences = largest_batch();
-    if (load.gpu) {
+    const Result<model::ModelSpec> spec = load.random_weights
+                                              ? checkpoint::OpenConfig(model_options_.directory)
+                                              : ReadSpec(model_options_.directory);
+    if (!spec) return spec.error();
+    // How many sequences run together is known, and memory keeps room for all of them. Not of
+    // encoders, whose inputs it does not count, and of plans that say what lies on a disk.
+    const int longest = shape_.prompt_tokens + shape_.gen_tokens;
+    const bool keeps_room = !load.gpu && !spec->has_encoder() && !planned.spilled_kv;
+    if (load.gpu || keeps_room) {
       load.batch_work = engine::BatchWork{.num_requests = largest_batch(),
                                           .prompt_tokens = double(shape_.prompt_tokens),
                                           .gen_tokens = double(shape_.gen_tokens),
-                                          .longest = shape_.prompt_tokens + shape_.gen_tokens};
+                                          .longest = longest};
+    }
+    if (keeps_room) {
+      // Nothing is chosen by these lengths. Of one where the last block is the answer's, no block
+      // is kept for a scheduler, which is not used here.
+      const int before_last = (engine::Scheduler::BlocksFor(longest) - 1) * kernels::kKvBlockTokens;
+      load.batch_work->prompt_tokens = before_last;
+      load.batch_work->gen_tokens = longest - before_last;
+      load.spill_directory = engine::kNoSpill;
     }
     model_options_.knows_work = true;
     model_options_.workload.requests = {{shape_.prompt_tokens, shape_.gen_tokens}};
     engine::LoadOptions with_plan = load;
+    with_plan.plan = planned;
     if (!model_options_.says_chunk()) {
       with_plan.max_step_tokens = planned.step_tokens_or(load.max_step_tokens);
     }
     if (const Status sense = engine::CheckLoadOptions(with_plan); !sense) return sense;
-    const Result<model::ModelSpec> spec = ReadSpec(model_options_.directory);
-    return spec ? engine::CheckContext(*spec, load) : Status(spec.error());
+    return engine::CheckContext(*spec, load);
   }
 
   int largest_batch() const { return *std::max_element(batches_.begin(), batches_.end()); }
@@ -193,7 +215,8 @@ class Bench : public Command {
     if (no_peaks_) return evaluate::DescribeMachine(*topology, pool, isa);
     evaluate::MeasureOptions options{.budget_s = 0.3, .disk_directory = CacheDirectory()};
     if (const auto budget = model_options_.load.memory_budget) {
-      options.most_memory_bytes = *budget / 2;  // the rest is the program's, and for its disk
+      // Less measures nothing; a model would have no room beside it either.
+      options.most_memory_bytes = std::max(engine::LeftOfBudget(*budget), kLeastMeasuringBytes);
     }
     if (const std::optional<int> gpu = model_options_.load.gpu) {
       for (const hardware::GpuProfile& each : evaluate::MeasureGpus(pool, options.budget_s)) {
@@ -213,8 +236,9 @@ class Bench : public Command {
     if (num_blocks > (*model)->num_kv_blocks()) {
       return Error{fmt::format(
           "batch {} needs {} blocks of KV cache and memory has room for {}; lower --batch, "
-          "--prompt-tokens or --gen-tokens",
-          largest_batch(), num_blocks, (*model)->num_kv_blocks())};
+          "--prompt-tokens or --gen-tokens, or give more memory{}",
+          largest_batch(), num_blocks, (*model)->num_kv_blocks(),
+          model_options_.load.memory_budget ? " (--memory-budget)" : "")};
     }
     if ((*model)->spec().has_encoder() && shape_.prompt_tokens > (*model)->max_step_tokens()) {
       return Error{

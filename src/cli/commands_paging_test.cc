@@ -129,6 +129,7 @@ TEST_F(CommandsPagingTest, ABatchStopsAtADamagedPageAndGoesOnOnceItIsWhole) {
   EXPECT_EQ(stopped.status, kFailure) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("tensor \"layers.3.experts."));
   EXPECT_THAT(stopped.err, HasSubstr("again when it was read once more"));
+  EXPECT_THAT(stopped.err, HasSubstr("where convene made " + packed + " itself"));
   EXPECT_THAT(stopped.err, HasSubstr("1 request answered before that is in " + Path("out.jsonl")));
   EXPECT_EQ(Read("out.jsonl"), before) << "what is finished stays, and nobody is refused";
   const Outcome measured =
@@ -243,6 +244,27 @@ TEST_F(CommandsPagingTest, KeysAndValuesOfABatchMayLieOnADiskAndChangeNoAnswer) 
       EXPECT_EQ(answers("disk_" + name), answers("whole.jsonl"));
     }
   }
+}
+
+TEST_F(CommandsPagingTest, BenchKeepsRoomForAllOfItsSequences) {
+  const std::string demo = CONVENE_SOURCE_DIR "/models/demo";
+  const auto bench = [&](const std::string& budget, const std::string& batch) {
+    return Run({"bench",    demo,         "-p",         "100",         "-n",
+                "2",        "--batch",    batch,        "--weights",   "f32",
+                "--repeat", "1",          "--chunk",    "64",          "--threads",
+                "1",        "--no-peaks", "--page-dir", Path("pages"), "--memory-budget",
+                budget});
+  };
+  // Of which keys and values of 32 sequences take 16 MiB, and all experts more than is left.
+  const int least = LeastOf(bench("2MiB", "1").err);
+  const std::string budget = fmt::format("{}MiB", least + 16);
+  const Outcome all = bench(budget, "1,32");
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_THAT(all.err, HasSubstr("paged: "));
+  const Outcome too_many = bench(budget, "1,64");
+  EXPECT_EQ(too_many.status, kFailure);
+  EXPECT_THAT(too_many.err, HasSubstr("batch 64 needs 128 blocks of KV cache"));
+  EXPECT_THAT(too_many.err, HasSubstr("or give more memory (--memory-budget)"));
 }
 
 TEST_F(CommandsPagingTest, BudgetsHaveAUnitAndAreMoreThanNothing) {

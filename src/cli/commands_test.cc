@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/help_formatter.h"
+#include "cost/step_costs.h"
 
 namespace convene::cli {
 namespace {
@@ -115,6 +116,20 @@ TEST_F(CommandsTest, BenchWithoutPeaksHasRatesAndNoSharesOfThem) {
   EXPECT_TRUE(rates["remarks"].empty());
 }
 
+TEST_F(CommandsTest, BenchOfRandomWeightsNeedsNoMoreThanAConfigFile) {
+  fs::copy_file(model_ / "config.json", Path("shape.json"));
+  std::vector<std::string> words = {
+      "bench", Path("shape.json"), "-p", "4",         "-n", "3",         "--batch",
+      "1",     "--repeat",         "1",  "--threads", "1",  "--no-peaks"};
+  const Outcome without = Run(words);
+  EXPECT_EQ(without.status, kFailure);
+  EXPECT_THAT(without.err, HasSubstr("weights are needed here"));
+  words.emplace_back("--random-weights");
+  const Outcome bench = Run(words);
+  EXPECT_EQ(bench.status, kSuccess) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("shape.json: olmoe"));
+}
+
 TEST_F(CommandsTest, FilesThatCannotBeWrittenAreSeenBeforeTheWork) {
   for (const std::string& path : {Path("missing/x.json"), Path(".")}) {
     for (const std::vector<std::string>& words :
@@ -150,6 +165,22 @@ TEST_F(CommandsTest, MeasureWritesTheProfileWhereItIsTold) {
     EXPECT_THAT(outcome.out, HasSubstr(name));
   }
   EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["operators"].size(), 5u);
+  // What others measured there before stays, unless the machine was another one.
+  auto profile = nlohmann::json::parse(Read("profile.json"));
+  cost::StepCosts costs{.num_ranks = 2, .num_threads = 1, .weights = "bf16"};
+  profile["steps"] = nlohmann::json::array({cost::ToJson(costs)});
+  const auto measured_beside = [&] {
+    Write("profile.json", profile.dump());
+    Outcome again = Run({"measure", "--disk", Path("."), "--seconds", "0.01", "--steps", "none",
+                         "--threads", "1", "--out", path});
+    EXPECT_EQ(again.status, kSuccess) << again.err;
+    return again.err;
+  };
+  EXPECT_THAT(measured_beside(), HasSubstr("steps on 2 ranks of 1 thread with weights in bf16"));
+  EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["steps"].size(), 1u);
+  profile["machine"]["cpu_name"] = "another one";
+  EXPECT_THAT(measured_beside(), HasSubstr("is replaced: another one"));
+  EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["steps"].size(), 0u);
   const Outcome wrong = Run({"measure", "--steps", "int8,int9", "--out", path});
   EXPECT_EQ(wrong.status, kUsage);
   EXPECT_THAT(wrong.err, HasSubstr("int9 is no format of weights"));

@@ -338,8 +338,8 @@ nlohmann::ordered_json ExplainPlanOf(const ModelOptions& options, const model::M
   return json;
 }
 
-// As many sequences as the plan says, and no more than there are; a step has room for a token of
-// each.
+// As many sequences as the plan says, and no more than there are; a step of a group of ranks has
+// room for a token of each of its own.
 void RunTogether(const ModelOptions& options, engine::LoadOptions& load) {
   int64_t sequences = load.plan.sequences;
   if (options.num_requests > 0) sequences = std::min(sequences, options.num_requests);
@@ -350,7 +350,13 @@ void RunTogether(const ModelOptions& options, engine::LoadOptions& load) {
   }
   if (options.says_chunk()) return;
   int& tokens = load.plan.step_tokens > 0 ? load.plan.step_tokens : load.max_step_tokens;
-  tokens = std::max(tokens, load.max_sequences);
+  tokens = std::max(tokens, load.plan.sequences_of_group(load.max_sequences));
+}
+
+// That steps of so many tokens of each group of ranks have room for, a token of each.
+int MostSequences(const plan::Plan& plan, int step_tokens) {
+  const int64_t of_groups = int64_t{step_tokens} * plan.layout.attention_dp;
+  return static_cast<int>(std::min<int64_t>(of_groups, plan::kMostSequences));
 }
 
 // As planner::Describe has it of a candidate, with the model's hash.
@@ -369,7 +375,9 @@ std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) 
 
 Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, comm::Group* ranks) {
   const int num_ranks = ranks != nullptr ? ranks->size() : 1;
-  const Result<model::ModelSpec> spec = ReadSpec(options.directory);
+  const Result<model::ModelSpec> spec = options.load.random_weights
+                                            ? checkpoint::OpenConfig(options.directory)
+                                            : ReadSpec(options.directory);
   if (!spec) return spec.error();
   if (const Status stated = StateRouting(options, *spec); !stated) return stated.error();
   engine::LoadOptions load = options.load;
@@ -401,9 +409,10 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   }
   std::optional<DefaultPlan> found;
   const bool may_search = options.plan.path.empty() && !options.plan.no_plan && !options.load.gpu;
-  // Ranks with experts alone take turns as they were asked to.
-  const bool says_turns = options.plan.strategy || options.plan.order || options.plan.pipeline ||
-                          options.plan.micro_batches;
+  // Ranks with experts alone, of a layout that is given, take turns as they were asked to.
+  const bool says_turns =
+      options.plan.layout && (options.plan.strategy || options.plan.order ||
+                              options.plan.pipeline || options.plan.micro_batches);
   if (num_ranks > 1 && may_search && !(plan->layout.disaggregates && says_turns)) {
     found = PlanByDefault(options, *spec, *plan, *ranks);
     if (found) {
@@ -420,7 +429,9 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   }
   if (has_batch && !options.says_max_batch()) {
     // What is usual, unless steps are to be shorter.
-    load.max_sequences = std::min(load.max_sequences, load.max_step_tokens);
+    load.max_sequences =
+        std::min(load.max_sequences,
+                 MostSequences(load.plan, load.plan.step_tokens_or(load.max_step_tokens)));
   }
   if (has_batch && load.plan.sequences > 0) RunTogether(options, load);
   options.load.max_sequences = load.max_sequences;

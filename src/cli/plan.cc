@@ -87,7 +87,8 @@ class MakePlanCommand : public Command {
               "convene simulate prices plans of up to 1,024)");
     AddWorkloadOptions(app, workload_options_);
     AddAllowOption(app, allowed_);
-    AddMemoryOption(app, memory_per_rank_);
+    AddMemoryOption(app, memory_);
+    AddDiskRateOption(app, disk_rate_);
     AddPath(app, "-o,--out", out_path_, "Write the plan, which --plan reads")
         ->type_name("FILE.json")
         ->check(WritableFile());
@@ -120,13 +121,15 @@ class MakePlanCommand : public Command {
     LeaveOutTooLong(spec->max_positions, workload_);
     Result<cost::MachineProfile> profile = FindProfile(*spec);
     if (!profile) return profile.error();
+    const double known_disk_gbps = profile->machine.disk_gbps;
+    if (disk_rate_) profile->machine.disk_gbps = *disk_rate_;
     if (verify_seconds_ && profile->steps.empty()) {
       return Error{fmt::format(
           "--verify runs plans here, and {} is of another machine: leave --profile out, "
           "or name a file of convene measure",
           profile_)};
     }
-    const planner::MeasuredSource measured(*profile);
+    const planner::MeasuredSource measured(*profile, profile_);
     const planner::OperatorSource by_operators(*profile);
     const planner::PricerSource& source =
         profile->steps.empty() ? static_cast<const planner::PricerSource&>(by_operators) : measured;
@@ -135,21 +138,23 @@ class MakePlanCommand : public Command {
     std::optional<planner::BatchOfRequests> batch;
     if (workload_.num_requests > 0) {
       Result<planner::BatchOfRequests> chosen = planner::ChooseBatch(question);
-      if (!chosen) return chosen.error();
+      if (!chosen) return memory_.Explain(chosen.error(), question.num_ranks);
       batch = *std::move(chosen);
       workload_.batch = batch->batch;
     }
     planner::PlanSearch search(question);
     Result<planner::PlanAnswer> answer = SearchPlan(search);
-    if (!answer) return answer.error();
+    if (!answer) return memory_.Explain(answer.error(), question.num_ranks);
     const std::string hash = plan::ModelHash(config->json);
     std::optional<Verification> verification;
     cost::MachineProfile learnt = *profile;  // the search goes on with what it began with
+    learnt.machine.disk_gbps = known_disk_gbps;
+    const int num_ranks = question.num_ranks;
     if (verify_seconds_) {
       Result<Verification> verified = VerifyPlans({.directory = model_,
                                                    .model_hash = hash,
                                                    .seconds = *verify_seconds_,
-                                                   .memory_budgets = memory_per_rank_},
+                                                   .memory_budgets = memory_.budgets(num_ranks)},
                                                   *ranks(), search, *answer, &learnt);
       if (!verified) return verified.error();
       verification = *std::move(verified);
@@ -185,15 +190,23 @@ class MakePlanCommand : public Command {
     planner::PlanQuestion question{
         .spec = spec, .workload = workload_, .source = source, .num_ranks = started};
     if (Status formats = AskFormats(&question); !formats) return formats.error();
-    if (Status asked = AnswerByProfile(nothing, memory_per_rank_, step_tokens(), question);
-        !asked) {
+    if (Status asked = AnswerByProfile(nothing, memory_, step_tokens(), question); !asked) {
       return asked.error();
     }
     const plan::Plan usual{.layout = plan::DefaultLayout(started)};
     const std::string format = FormatThatFits(question, usual, num_threads_.value_or(1));
+    // Measuring takes of a budget, but not of what a rank may have for the model.
+    std::optional<uint64_t> budget;
+    if (memory_.is_budget) budget = memory_.bytes.front();
     Result<KnownRanks> known =
-        KeptOrMeasuredProfile(*ranks(), format, plan::Wire::kAuto, num_threads_);
-    if (!known) return LoadProfile(profile_, started);
+        KeptOrMeasuredProfile(*ranks(), format, plan::Wire::kAuto, num_threads_, budget);
+    if (!known) {
+      Result<cost::MachineProfile> kept = LoadProfile(profile_, started);
+      if (kept) return kept;
+      return Error{fmt::format("{}; nothing was measured now, since {}", kept.error().message,
+                               known.error().message),
+                   kept.error().kind};
+    }
     unlike_memory_ = UnlikeMemory(known->memory, {});
     return std::move(known->profile);
   }
@@ -223,6 +236,11 @@ class MakePlanCommand : public Command {
              ->type_name("FORMAT"));
     rare(AddNumber(app, "--threads", num_threads_, kPositive, "Only so many threads of each rank"));
     rare(AddLayoutOption(app, layout_, "Only this layout"));
+    app.parse_complete_callback([this] {
+      if (!layout_) return;
+      const auto layout = LayoutOf(*layout_, disaggregation_.disaggregate);
+      if (!layout) throw CLI::ValidationError("--layout: " + layout.error().message);
+    });
     AddDisaggregationOptions(app, disaggregation_);
     rare(AddText(app, "--decode-experts", decode_experts_,
                  "Only plans that divide the experts so in decode, as in a layout: tp2")
@@ -249,7 +267,7 @@ class MakePlanCommand : public Command {
     int most = 1;
     for (const cost::StepCosts& costs : profile.steps) most = std::max(most, costs.num_ranks);
     // Of unlike ranks the memories say how many there are.
-    const size_t num_given = std::max(memory_per_rank_.size(), unlike_memory_.size());
+    const size_t num_given = std::max(memory_.bytes.size(), unlike_memory_.size());
     if (num_given > 1) most = static_cast<int>(num_given);
     question->num_ranks = num_ranks_.value_or(most);
     if (verify_seconds_) {
@@ -264,8 +282,8 @@ class MakePlanCommand : public Command {
     if (Status constraints = AskConstraints(question); !constraints) return constraints;
     question->clock = Now;
     const bool is_known = std::ssize(unlike_memory_) == question->num_ranks;
-    return AnswerByProfile(profile,
-                           memory_per_rank_.empty() && is_known ? unlike_memory_ : memory_per_rank_,
+    const bool uses_known = !memory_.is_given() && is_known;
+    return AnswerByProfile(profile, uses_known ? MemoryOfRanks{.bytes = unlike_memory_} : memory_,
                            step_tokens(), *question);
   }
 
@@ -372,8 +390,9 @@ class MakePlanCommand : public Command {
   std::optional<int> num_ranks_;
   WorkloadOptions workload_options_;
   std::vector<std::string> allowed_;
-  MemoryOfRanks memory_per_rank_;
-  MemoryOfRanks unlike_memory_;  // of the ranks that were started, where they differ
+  MemoryOfRanks memory_;
+  std::optional<double> disk_rate_;      // GB/s
+  std::vector<uint64_t> unlike_memory_;  // of the ranks that were started, where they differ
   std::string out_path_;
   std::string svg_path_;
   std::string html_path_;

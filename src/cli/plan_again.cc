@@ -33,6 +33,10 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
   planner::PlanQuestion& question = asked->question;
   plan::Plan present = in_force;
   if (present.wire == plan::Wire::kAuto) present.wire = plan::Wire::kF32;
+  // Steps are as long as they are now.
+  asked->setting.step_tokens =
+      in_force.step_tokens_for(workload.batch, options.load.max_step_tokens);
+  engine::AnswerPlanQuestion(asked->setting, question);
   question.formats = {setup.weights};
   question.constraints = {.num_ranks = setup.num_ranks,
                           .num_threads = setup.num_threads,

@@ -4,31 +4,43 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <limits>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/environment.h"
+#include "base/message.h"
 #include "base/plain_number.h"
+#include "base/quote.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/asked_question.h"
 #include "cli/plan_changes.h"
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
+#include "engine/batch_price.h"
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/try_plans.h"
+#include "hardware/measure_disk.h"
 #include "hardware/profile.h"
+#include "hardware/thread_pool.h"
+#include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "planner/plan_search.h"
 #include "planner/sequences_together.h"
 #include "planner/verification_price.h"
+#include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
+
+constexpr double kGigaOfDisk = 1e9;
 
 // `are_free`: fewer ranks than were started may be used, with more threads each.
 planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan& resolved,
@@ -43,6 +55,17 @@ planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan&
   }
   if (options.layout) constraints.layout = resolved.layout;
   if (options.pipeline || options.no_overlap) constraints.pipeline = resolved.pipeline;
+  constraints.disaggregates = options.disaggregate;
+  if (options.strategy) {
+    constraints.strategy = *plan::DisaggregatedStrategyFromName(*options.strategy);
+  }
+  if (options.order) constraints.order = *plan::OrderFromName(*options.order);
+  // The layouts of its ranks take turns by these two; of ranks that have both there are none.
+  if (constraints.pipeline && resolved.layout.disaggregates) {
+    constraints.pipeline = strategy::Pipeline{.chunks = resolved.pipeline.chunks,
+                                              .cut = resolved.pipeline.cut,
+                                              .overlap = resolved.pipeline.overlap};
+  }
   if (options.micro_batches || options.no_overlap) {
     constraints.micro_batches = resolved.pipeline.micro_batches;
   }
@@ -65,7 +88,88 @@ Result<KnownRanks> FindProfile(const ModelOptions& options, const plan::Plan& re
                                const std::string& format, comm::Group& ranks) {
   if (options.plan.layout)
     return WithoutMemory(evaluate::LoadMachineProfile(hardware::ProfilePath()));
-  return KeptOrMeasuredProfile(ranks, format, resolved.wire, options.load.num_threads);
+  return KeptOrMeasuredProfile(ranks, format, resolved.wire, options.load.num_threads,
+                               options.load.memory_budget);
+}
+
+// The disk that experts are read from, where the profile says nothing of it.
+struct DiskFound {
+  double gbps = 0;
+  double gbps_beside = 0;
+  double core_seconds_per_gb = 0;
+  bool is_direct = false;
+  std::string directory = {};
+  std::string words = {};    // what it reads, and how that is known
+  bool is_measured = false;  // otherwise it is what is usual
+};
+
+DiskFound UsualDisk(const std::string& why) {
+  DiskFound found{.gbps = engine::UsualRates(/*is_gpu=*/false).disk_bytes_per_second / kGigaOfDisk};
+  found.words = fmt::format("the disk is taken to read {} GB/s, as is usual, since {}",
+                            PlainNumber(found.gbps, 2), why);
+  return found;
+}
+
+// In less than a second, but where a disk takes longer to write what is then read.
+DiskFound MeasureDisk(const ModelOptions& options) {
+  constexpr double kSeconds = 0.2;
+  constexpr uint64_t kMostFileBytes = uint64_t{64} << 20;
+  // Where pages are, or will be.
+  const bool is_packed = weights::IsPackedDirectory(options.directory);
+  const std::string& directory = is_packed ? options.directory : options.load.page_directory;
+  std::error_code ignored;  // what is not there then, measuring says
+  if (!is_packed) std::filesystem::create_directories(directory, ignored);
+  PrintNote("measuring how fast {} is read, once, since experts have no room in memory\n",
+            Printable(directory));
+  const Result<std::vector<int>> cpus =
+      hardware::CpusForThisRank(LocalRankFromLauncher(), options.load.num_threads);
+  if (!cpus) return UsualDisk(cpus.error().message);
+  hardware::ThreadPool pool(*cpus);
+  const std::optional<uint64_t>& budget = options.load.memory_budget;
+  const Result<hardware::DiskRate> rate = hardware::MeasureDiskRead(
+      directory, kMostFileBytes, kSeconds, pool.started() ? &pool : nullptr,
+      budget ? engine::LeftOfBudget(*budget) : std::numeric_limits<uint64_t>::max());
+  if (!rate) return UsualDisk(rate.error().message);
+  DiskFound found{.gbps = rate->read.mean / kGigaOfDisk,
+                  .gbps_beside = rate->beside_bytes_per_second / kGigaOfDisk,
+                  .core_seconds_per_gb = rate->core_seconds_per_byte * kGigaOfDisk,
+                  .is_direct = rate->direct,
+                  .directory = std::filesystem::absolute(directory, ignored).string(),
+                  .is_measured = true};
+  found.words =
+      fmt::format("{} is read at {} GB/s, which was measured just now{}", Printable(directory),
+                  PlainNumber(found.gbps, 2), rate->direct ? "" : ", perhaps from the page cache");
+  return found;
+}
+
+// Beside the costs of steps, which were kept before.
+void KeepDisk(const DiskFound& disk, const cost::MachineProfile& profile) {
+  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  if (!kept || !evaluate::IsOfSameMachine(*kept, profile)) return;
+  kept->machine.disk_gbps = disk.gbps;
+  kept->machine.disk_gbps_beside = disk.gbps_beside;
+  kept->machine.disk_core_seconds_per_gb = disk.core_seconds_per_gb;
+  kept->machine.disk_direct = disk.is_direct;
+  kept->machine.disk_directory = disk.directory;
+  const Status saved = hardware::SaveProfileJson(cost::ToJson(*kept), hardware::ProfilePath());
+  if (!saved) PrintNote("the disk's rate is not kept: {}\n", saved.error().message);
+}
+
+// Nothing: it is known, or nothing would be read from it. Otherwise `profile` knows it afterwards.
+std::optional<DiskFound> LearnDisk(const ModelOptions& options, const model::ModelSpec& spec,
+                                   bool fits, cost::MachineProfile& profile) {
+  const bool has_experts = std::ranges::any_of(
+      spec.layers, [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
+  if (fits || !has_experts || profile.machine.disk_gbps > 0) return {};
+  const bool may_measure = !options.plan.layout && !RanksShareCores();
+  const DiskFound disk =
+      may_measure ? MeasureDisk(options)
+                  : UsualDisk(options.plan.layout ? "nothing is measured where --layout is given"
+                                                  : "ranks share cores, and nothing is measured");
+  if (disk.is_measured) KeepDisk(disk, profile);
+  profile.machine.disk_gbps = disk.gbps;
+  profile.machine.disk_core_seconds_per_gb = disk.core_seconds_per_gb;
+  return disk;
 }
 
 // Whether all cores of the host in one process would be faster, where this is known: people start
@@ -119,6 +223,15 @@ int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resol
   return question.workload.batch;
 }
 
+// What is usual, unless steps that were asked for are shorter: one has a token of each sequence.
+void LimitToSteps(const ModelOptions& options, const planner::PlanQuestion& question,
+                  planner::Workload& workload) {
+  const bool is_usual = options.max_batch != nullptr && !options.says_max_batch();
+  if (is_usual && question.constraints.keeps_step_tokens) {
+    workload.batch = std::min(workload.batch, question.step_tokens);
+  }
+}
+
 // Where more requests are there than usually run together, and nobody said how many should: as many
 // as the plans that are best then answer all of them soonest with. In words, too.
 std::string ChooseTogether(const ModelOptions& options, const planner::PlanQuestion& question,
@@ -136,20 +249,19 @@ std::string ChooseTogether(const ModelOptions& options, const planner::PlanQuest
 // took. Says what was done, and how long it took.
 std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
                             planner::PlanSearch& search, planner::PlanAnswer& answer,
-                            const cost::MachineProfile& profile) {
+                            const cost::MachineProfile& profile, bool knows_disk) {
   const planner::Workload& workload = search.question().workload;
   const auto tokens =
       static_cast<int64_t>(static_cast<double>(options.num_requests) * workload.mean_gen_tokens());
   const std::vector<int> plans = PlansToTry(answer);
   const planner::RankSetup& setup = answer.candidates[answer.chosen].setup;
   if (setup.num_ranks != ranks.size()) return "";  // only all of them can try plans
-  constexpr double kGiga = 1e9;
   const planner::VerificationPrice price =
       PriceVerification(search, answer, plans, tokens,
                         {.runs = 1 + static_cast<int>(evaluate::kFewestRuns),  // one to warm up
                          .decode_steps = evaluate::kDecodeSteps,
                          .ranks_per_host = LocalRankFromLauncher().count,
-                         .disk_bytes_per_second = kGiga * profile.machine.disk_gbps,
+                         .disk_bytes_per_second = kGigaOfDisk * profile.machine.disk_gbps,
                          .memory_bytes_per_second =
                              search.question().source.FiguresOf(setup).memory_bytes_per_second});
   if (plans.size() < 2 || !price.is_worth_it()) return "";
@@ -168,10 +280,17 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
       "expected to cost (--no-verify: trust the prediction)",
       PlainNumber(price.gain, 2), PlainNumber(price.work, 3));
   if (!verified) return fmt::format("\nnot verified: {}; {}", verified.error().message, why);
+  const bool has_run = std::ranges::any_of(
+      verified->plans, [](const VerifiedPlan& plan) { return plan.num_runs > 0; });
+  if (!has_run) {
+    return fmt::format("\nnot verified, which took {} s: {}; {}",
+                       PlainNumber(SecondsNow() - began, 2), verified->verdict, why);
+  }
   std::string words = fmt::format("\nverified by running for {} s, {} s with loading: {}; {}",
                                   PlainNumber(verified->run_seconds, 2),
                                   PlainNumber(SecondsNow() - began, 2), verified->verdict, why);
   if (verified->learnt.empty()) return words;
+  if (!knows_disk) learnt.machine.disk_gbps = 0;
   const Status saved = hardware::SaveProfileJson(cost::ToJson(learnt), hardware::ProfilePath());
   return saved ? words
                : words + fmt::format("; what was learnt is lost: {}", saved.error().message);
@@ -224,15 +343,23 @@ std::vector<uint64_t> UnlikeMemory(std::vector<uint64_t> memory, std::optional<u
 }
 
 Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                         plan::Wire wire, std::optional<int> num_threads) {
+                                         plan::Wire wire, std::optional<int> num_threads,
+                                         std::optional<uint64_t> memory_budget) {
   Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
   if (RanksShareCores()) return WithoutMemory(std::move(kept));
   const Result<engine::KnownCosts> known =
       engine::AskForCosts(ranks,
                           {.weights = *kernels::WeightFormatFromName(format),
                            .wire = engine::WireFormatOf(wire, ranks.size()),
-                           .num_threads = num_threads},
+                           .num_threads = num_threads,
+                           .memory_budget = memory_budget},
                           evaluate::KeptOrMeasuredCosts());
+  if (!known && known.error().kind == ErrorKind::kResourceExhausted) {
+    return Error{fmt::format("what steps cost cannot be measured in so much memory ({}): {}",
+                             known.error().message,
+                             planner::HowToMeasure(ranks.size(), num_threads, format, /*file=*/"")),
+                 known.error().kind};
+  }
   if (!known) return known.error();
   cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
   const cost::StepCosts& now = known->ranks;
@@ -295,8 +422,9 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
                             : given.weights};
   asked->profile = *std::move(profile);
   asked->question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
-  if (given.step_tokens > 0) {
-    asked->setting.step_tokens = given.step_tokens;
+  const int usual = asked->setting.step_tokens;
+  asked->setting.step_tokens = given.step_tokens_for(asked->workload.batch, usual);
+  if (asked->setting.step_tokens != usual) {
     engine::AnswerPlanQuestion(asked->setting, asked->question);
   }
   // Other numbers of ranks that the profile knows are alternatives, too.
@@ -329,6 +457,8 @@ std::optional<DefaultPlan> PlanBatchAlone(const ModelOptions& options, const mod
   planner::PlanQuestion& question = asked->question;
   planner::Workload& workload = asked->workload;
   workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
+  question.constraints.keeps_step_tokens = options.says_chunk();
+  LimitToSteps(options, question, workload);
   workload.batch = BatchThatFits(question, resolved, asked->num_threads);
   const std::string format = FormatThatFits(question, resolved, asked->num_threads);
   const planner::RankSetup setup = {1, asked->num_threads, format};
@@ -375,8 +505,10 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
                     question.one_host && !options.plan.layout && !options.load.num_threads);
   question.constraints.whole_matrices = whole_matrices;
   question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
+  LimitToSteps(options, question, workload);
   question.present = plan::Plan{.layout = resolved.layout, .wire = plan::Wire::kF32};
   if (resolved.layout.disaggregates) question.present->pipeline = resolved.pipeline;
+  if (options.plan.disaggregate && !options.plan.layout) question.present.reset();  // nobody's plan
   if (options.num_requests > 0) {
     workload.batch = static_cast<int>(std::min<int64_t>(workload.batch, options.num_requests));
     workload.batch = BatchThatFits(question, resolved, asked->num_threads);
@@ -401,15 +533,21 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       if (again) asked->profile = std::move(again->profile);
     }
   }
+  const planner::RankSetup whole = {num_ranks, asked->num_threads, first_format};
+  const std::optional<DiskFound> disk =
+      LearnDisk(options, spec, Fits(question, resolved, whole, workload.batch), asked->profile);
   const std::string batch = ChooseTogether(options, question, workload);
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);
   if (!answer) return Instead(resolved, answer.error().message);
-  const std::string verified =
-      options.verifies ? VerifyIfWorthIt(options, ranks, search, *answer, asked->profile) : "";
+  const std::string verified = options.verifies
+                                   ? VerifyIfWorthIt(options, ranks, search, *answer,
+                                                     asked->profile, !disk || disk->is_measured)
+                                   : "";
   DefaultPlan plan = DescribeChosen(options, resolved, question, *answer, first_format);
   if (!batch.empty() && plan.plan.sequences == 0) plan.plan.sequences = workload.batch;
-  plan.words += batch + verified;
+  const bool reads_disk = answer->candidates[answer->chosen].plan.experts_in_memory.has_value();
+  plan.words += batch + (disk && reads_disk ? "; " + disk->words : "") + verified;
   if (options.explains) plan.report = ReportOf(options, search, *answer, asked->profile);
   return plan;
 }

@@ -31,6 +31,8 @@ struct DefaultPlan {
 // Where the search finds no plan, or options ask for what costs are not of, `resolved` and why.
 // *Collective* with FollowRankZero (engine/ranks.h) where costs have to be looked for: nothing is
 // measured where the layout was given, or where ranks share cores, whose costs would say little.
+// Where memory has no room for the whole model, and nothing is known of the disk that experts are
+// then read from, that is measured as well, and kept; or it is what is usual, which the words say.
 std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const model::ModelSpec& spec,
                                          const plan::Plan& resolved, comm::Group& ranks);
 
@@ -55,9 +57,11 @@ struct KnownRanks {
 
 // What steps cost on these ranks, with what is kept of the machine: measured now, once, where
 // nothing is kept that holds for them. *Collective* with FollowRankZero. `num_threads`: of each
-// rank; unset: its share. Errors: ranks share cores and nothing is kept; those of measuring.
+// rank; unset: its share. `memory_budget`: of each rank, measuring included. Errors: ranks share
+// cores and nothing is kept; those of measuring.
 Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                         plan::Wire wire, std::optional<int> num_threads);
+                                         plan::Wire wire, std::optional<int> num_threads,
+                                         std::optional<uint64_t> memory_budget);
 
 // Where ranks differ in memory by more than a twentieth, what each has, at most `budget` of it;
 // otherwise nothing.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/profile_option.h"
 #include "engine/load_options.h"
 #include "plan/plan.h"
 
@@ -112,13 +113,16 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
   if (plan_path.empty() || report.question.workload.arrival_rate > 0) {
     line += StepOptions(report, chosen);
   }
-  if (chosen.plan.spilled_kv) line += " --spill-dir /var/tmp";
   // Unlike ranks have what each of them has.
   const bool are_unlike = num_ranks == static_cast<int>(report.question.rank_memory.size());
   if (chosen.plan.experts_in_memory && !are_unlike) {
     constexpr uint64_t kMib = uint64_t{1} << 20;
-    const bool is_whole = chosen.memory_limit % kMib == 0;
-    line += fmt::format(" --memory-budget {}{}", chosen.memory_limit / (is_whole ? kMib : 1),
+    // What the plan was made for, and the program.
+    const bool has_program = !report.costs.device;
+    const uint64_t budget =
+        chosen.memory_limit + (has_program ? ProgramBytes(report.question.num_ranks) : 0);
+    const bool is_whole = budget % kMib == 0;
+    line += fmt::format(" --memory-budget {}{}", budget / (is_whole ? kMib : 1),
                         is_whole ? "MiB" : "B");
   } else if (num_ranks == 1 && !report.costs.device) {
     line += " --numa interleave";

@@ -107,10 +107,12 @@ TEST(PlanCommand, SaysWhatStepsWerePricedWith) {
   EXPECT_THAT(CommandOf(reported.report), HasSubstr("--plan p.json --max-batch 16 --chunk 2048 "));
   reported.workload.arrival_rate = 0;
   reported.report.plan_path = "";
-  // A step has a token of each of those that run together.
+  // A step has a token of each of those that run together, of which each of two ranks has a half.
   reported.question.step_tokens = 512;
-  reported.workload.batch = 600;
-  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 600 --chunk 600 "));
+  reported.workload.batch = 1024;
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 1024 --input"));
+  reported.workload.batch = 1200;
+  EXPECT_THAT(CommandOf(reported.report), HasSubstr("--max-batch 1200 --chunk 600 "));
 }
 
 TEST(PlanCommand, SaysWhichDivisionsStayAndWhatPromptsDo) {
@@ -145,14 +147,14 @@ TEST(PlanFile, IsTheCandidateThatItWas) {
   plan::Plan larger = PlanOf("attention=dp2,experts=ep2");
   larger.step_tokens = 2048;
   for (const plan::Plan& plan : {PlanOf("attention=dp2,experts=ep2"), larger}) {
-    for (const int batch : {1, 16, 1000}) {
+    for (const int batch : {1, 16, 2001}) {
       Reported reported(plan);
       reported.question.memory_per_rank = [](int) { return uint64_t{1} << 40; };
       reported.answer.candidates.front().figures = planner::PlanFigures{.batch = batch};
       const Result<plan::Plan> read = plan::PlanFromJson(PlanFile(reported.report));
       ASSERT_TRUE(read.ok()) << read.error().message;
       EXPECT_EQ(read->sequences, batch);
-      EXPECT_GE(read->step_tokens_or(512), batch);
+      EXPECT_GE(read->step_tokens_or(512), (batch + 1) / 2);
       EXPECT_EQ(DecisionsOf(*read, 512), plan) << batch;
     }
   }

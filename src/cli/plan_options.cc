@@ -45,17 +45,32 @@ Result<planner::Allowed> ParseAllowed(const std::vector<std::string>& words) {
 Result<strategy::Layout> LayoutOf(const std::string& text, bool disaggregates) {
   Result<strategy::Layout> layout = plan::ParseLayout(text);
   if (!disaggregates || (layout && layout->disaggregates)) return layout;
-  return plan::ParseLayout(text + ",disaggregate");
+  if (layout && layout->stages > 1) {
+    return Error{fmt::format(
+        "{} gives each rank whole layers, with attention and experts: leave --disaggregate out, "
+        "or give a layout such as attention=dp1,experts=ep2",
+        Quote(text))};
+  }
+  const std::string whole = text + ",disaggregate";
+  layout = plan::ParseLayout(whole);
+  if (layout) return layout;
+  // Of the text that was given.
+  Error error = layout.error();
+  if (const size_t at = error.message.find(whole); at != std::string::npos) {
+    error.message.replace(at, whole.size(), text);
+  }
+  return error;
 }
 
 CLI::Option* AddLayoutOption(CLI::App& app, std::optional<std::string>& layout,
                              const std::string& help) {
   return AddText(app, "--layout", layout, help)->check(ParsedBy([](const std::string& text) {
-    // Whether --disaggregate is given is known once all options are; what is wrong either way is
-    // said here, and not that it is missing. These parts are of ranks that have both.
-    const bool have_both =
-        text.find("head=") != std::string::npos || text.find("shared=") != std::string::npos;
-    return LayoutOf(text, /*disaggregates=*/!have_both && !plan::ParseLayout(text));
+    // Whether --disaggregate is given is known once all options are; here is said what is wrong
+    // either way in the same words.
+    const auto together = LayoutOf(text, /*disaggregates=*/false);
+    const auto apart = LayoutOf(text, /*disaggregates=*/true);
+    const bool is_wrong = !together && !apart && together.error().message == apart.error().message;
+    return is_wrong ? Status(together.error()) : Status();
   }));
 }
 
@@ -82,10 +97,11 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan);
 
 // What options say together that each alone does not; throws as CLI11 wants it.
 void CheckLayoutOptions(const PlanOptions& options) {
-  if (options.disaggregate && !options.layout) {
+  if (options.disaggregate && !options.layout && options.no_plan) {
     throw CLI::ValidationError(
-        "--disaggregate says that attention and experts of --layout are on different ranks: give "
-        "--layout, for instance attention=dp1,experts=ep2");
+        "--no-plan chooses nothing, and --disaggregate alone does not say how many ranks have "
+        "attention and how many the experts: give --layout, for instance "
+        "attention=dp1,experts=ep2, or leave --no-plan out");
   }
   if (options.no_plan && !options.path.empty()) {
     throw CLI::ValidationError("--no-plan and --plan exclude each other: leave one out");
@@ -99,7 +115,9 @@ void CheckLayoutOptions(const PlanOptions& options) {
   }
   // With a plan, or a division of the ranks that are started, it depends on these.
   if (!options.path.empty() || (options.decode_experts && !options.layout)) return;
-  const auto plan = Override(options, {});
+  plan::Plan any;
+  any.layout.disaggregates = options.disaggregate;
+  const auto plan = Override(options, std::move(any));
   if (!plan) throw CLI::ValidationError(plan.error().message);
 }
 
@@ -110,7 +128,8 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
       app, options.layout,
       "How ranks share the work, for instance attention=dp2,experts=ep3:1 (docs/ranks.md)");
   AddDisaggregationOptions(app, options);
-  app.parse_complete_callback([&options] { CheckLayoutOptions(options); });
+  // Commands have checks of their own when parsing is complete.
+  app.final_callback([&options] { CheckLayoutOptions(options); });
   const auto rare = [](CLI::Option* option, const char* type) {
     option->type_name(type)->group(kRareOptions);
   };
@@ -145,7 +164,8 @@ void AddPlanOptions(CLI::App& app, PlanOptions& options) {
            })),
        "TEXT");
   rare(AddNumber(app, "--micro-batches", options.micro_batches, {1, strategy::kMostMicroBatches},
-                 "Parts of a step: one computes while another exchanges (default: 1)"),
+                 "Parts of a step: one computes while another exchanges (default: 1; 2 with "
+                 "--disaggregate, unless the strategy is naive)"),
        "N");
   rare(AddText(app, "--wire", options.wire,
                "Rows between ranks: f32, bf16, fp8 (sums come back as bf16), "
@@ -216,7 +236,7 @@ std::vector<std::string> OptionsBesidePlan(const PlanOptions& options) {
     if (is_given) names.emplace_back(name);
   };
   add(options.layout.has_value(), "--layout");
-  add(options.disaggregate, "--disaggregate");
+  add(options.disaggregate && options.layout, "--disaggregate");  // else the plan says so, too
   add(options.strategy.has_value(), "--strategy");
   add(options.order.has_value(), "--order");
   add(options.decode_experts.has_value(), "--decode-experts");
@@ -305,6 +325,12 @@ Result<plan::Plan> Override(const PlanOptions& options, plan::Plan plan) {
     plan.decode.reset();    // it is that of both phases
     if (!layout->disaggregates) ForgetStrategy(plan.pipeline);
   }
+  if (options.disaggregate && !plan.layout.disaggregates) {
+    return Error{fmt::format(
+        "--disaggregate is beside a plan with the layout {}, whose ranks have both attention and "
+        "experts: leave it out, or give --layout as well, for instance attention=dp1,experts=ep2",
+        plan::ToText(plan.layout))};
+  }
   if (options.decode_experts) {
     if (Status parsed = plan::ParseDecodeExperts(*options.decode_experts, &plan); !parsed) {
       return parsed.error().At("--decode-experts");
@@ -350,6 +376,15 @@ Result<plan::Plan> ResolvePlan(const PlanOptions& options, const std::string& mo
                                int num_ranks) {
   plan::Plan plan;
   plan.layout = plan::DefaultLayout(num_ranks);
+  if (options.disaggregate && !options.layout && options.path.empty()) {
+    if (num_ranks == 1) {
+      return Error{
+          "--disaggregate puts attention and experts on different ranks, and this is one process: "
+          "start several with mpirun -n 3 --bind-to none, or leave it out"};
+    }
+    // Until one is chosen, and where none can be.
+    plan.layout = {.expert_ep = num_ranks - 1, .disaggregates = true};
+  }
   if (!options.path.empty()) {
     const Result<plan::Plan> read = plan::ReadPlan(options.path, plan.layout);
     if (!read) return read.error();

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class PlanOptionsTest : public CommandsTest {
  protected:
@@ -78,6 +79,74 @@ TEST_F(PlanOptionsTest, ChunksOfExpertsAreRefusedWhereRanksHaveExpertsAlone) {
            "--disaggregate", "--pipeline", "1:experts"});
   EXPECT_EQ(alone.status, kUsage);
   EXPECT_THAT(alone.err, HasSubstr("use --pipeline 1:tokens"));
+}
+
+// The usage error of `convene run` on one process with these words.
+class LayoutWordsTest : public CommandsTest {
+ protected:
+  std::string Refused(const std::string& words, int status = kUsage) const {
+    std::vector<std::string> all = {"run", model_, "--prompt", "x"};
+    std::istringstream stream(words);
+    for (std::string word; stream >> word;) all.push_back(word);
+    const Outcome outcome = Run(all);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    return outcome.err;
+  }
+};
+
+TEST_F(LayoutWordsTest, AreQuotedAsTheyWereGiven) {
+  EXPECT_THAT(Refused("--layout stages=2"),
+              AllOf(HasSubstr("\"stages=2\" is no layout"), Not(HasSubstr("stages=2,dis"))));
+  EXPECT_THAT(Refused("--layout stages=2 --disaggregate"), Not(HasSubstr("stages=2,dis")));
+  EXPECT_THAT(Refused("--layout layers=pp2 --disaggregate"),
+              AllOf(HasSubstr("\"layers=pp2\" gives each rank whole layers"),
+                    HasSubstr("leave --disaggregate out")));
+}
+
+TEST_F(LayoutWordsTest, AreNotToldToDisaggregateWhereTheyDo) {
+  const std::string words = "--layout attention=dp1,experts=ep2,shared=tp2";
+  EXPECT_THAT(Refused(words), HasSubstr("unless they are on different ranks (--disaggregate)"));
+  for (const std::string& both : {words + " --disaggregate", "--disaggregate " + words}) {
+    EXPECT_THAT(Refused(both), AllOf(HasSubstr("divides shared experts into 2 slices"),
+                                     Not(HasSubstr("unless they are on different ranks")),
+                                     Not(HasSubstr("shared=tp2,disaggregate"))));
+  }
+}
+
+TEST_F(LayoutWordsTest, NeedNotBeThereForDisaggregateUnlessNothingIsChosen) {
+  EXPECT_THAT(Refused("--disaggregate", kFailure), HasSubstr("this is one process"));
+  EXPECT_THAT(Refused("--disaggregate --strategy pppipe", kFailure),
+              HasSubstr("this is one process"));
+  EXPECT_THAT(Refused("--disaggregate --no-plan"), HasSubstr("give --layout, for instance"));
+  EXPECT_THAT(Refused("--disaggregate --pipeline 2:experts"), HasSubstr("--pipeline 2:tokens"));
+  const Outcome bench = Run({"bench", model_, "--no-peaks", "--disaggregate", "--no-plan"});
+  EXPECT_EQ(bench.status, kUsage);
+  EXPECT_THAT(bench.err, HasSubstr("give --layout, for instance"));
+}
+
+TEST_F(PlanOptionsTest, DisaggregateAloneAsksForAttentionOnTheFirstRankUntilThereIsAChoice) {
+  PlanOptions options;
+  options.disaggregate = true;
+  const Result<plan::Plan> plan = ResolvePlan(options, model_, 3);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan::ToText(plan->layout), "attention=dp1,experts=ep2,disaggregate");
+  EXPECT_EQ(plan->pipeline.micro_batches, 2);
+}
+
+TEST_F(PlanOptionsTest, DisaggregateBesideAPlanThatDoesSaysNothingNew) {
+  const char* apart = R"({"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate"})";
+  const Result<plan::Plan> without = Beside(apart, "", 3);
+  const Result<plan::Plan> with = Beside(apart, "--disaggregate", 3);
+  ASSERT_TRUE(without && with) << with.error().message;
+  EXPECT_EQ(*with, *without);
+  PlanOptions options;
+  options.path = Path("plan.json");
+  options.disaggregate = true;
+  EXPECT_TRUE(OptionsBesidePlan(options).empty());
+  const Result<plan::Plan> other = Beside(kChunksOfExperts, "--disaggregate", 2);
+  ASSERT_FALSE(other);
+  EXPECT_THAT(other.error().message,
+              AllOf(HasSubstr("attention=dp2,experts=ep2"), HasSubstr("give --layout as well")));
 }
 
 }  // namespace

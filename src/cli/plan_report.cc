@@ -45,8 +45,12 @@ std::string SecondsWithin(double seconds, const Interval& interval) {
 std::string MemoryWords(const Candidate& candidate) {
   if (candidate.memory_limit == 0) return std::string(kMemoryNotLookedAt);
   const planner::RankMemory& memory = candidate.memory;
-  return fmt::format("{} of {}  (weights {}, KV cache {}, working memory {})",
-                     FormatBytes(memory.total()), FormatBytes(candidate.memory_limit),
+  // Only ranks with attention have keys and values.
+  const char* const role = !candidate.plan.layout.disaggregates ? ""
+                           : memory.kv_bytes > 0                ? " of a rank with attention"
+                                                                : " of a rank with experts";
+  return fmt::format("{} of {}{}  (weights {}, KV cache {}, working memory {})",
+                     FormatBytes(memory.total()), FormatBytes(candidate.memory_limit), role,
                      FormatBytes(memory.weights_bytes), FormatBytes(memory.kv_bytes),
                      FormatBytes(memory.working_bytes));
 }

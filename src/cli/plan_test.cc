@@ -7,6 +7,7 @@
 #include "cli/invented_profile_test.h"
 #include "cli/plan_report.h"
 #include "cli/planned_question.h"
+#include "cli/profile_option.h"
 #include "cost/fit_operator_model.h"
 #include "cost/machine_profile.h"
 #include "planner/plan_search.h"
@@ -250,7 +251,7 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   const Outcome whole = plan_with({});
   ASSERT_EQ(whole.status, kSuccess) << whole.err;
   const uint64_t needed = nlohmann::json::parse(whole.out)["predicted"]["memory_per_rank"]["bytes"];
-  const std::string budget = fmt::format("{}B", needed - (uint64_t{64} << 10));
+  const std::string budget = fmt::format("{}B", needed - (uint64_t{64} << 10) + ProgramBytes(1));
   const Outcome outcome =
       plan_with({"--memory-budget", budget, "--out", Path("plan.json"), "--html", Path("p.html")});
   ASSERT_EQ(outcome.status, kSuccess) << outcome.err;
@@ -258,6 +259,8 @@ TEST_F(PlanTest, ReadsExpertsFromADiskWhereMemoryIsTooSmall) {
   EXPECT_THAT(json["name"].get<std::string>(), HasSubstr("in memory and the others read from"));
   EXPECT_THAT(json["command"].get<std::string>(), HasSubstr("--memory-budget " + budget));
   EXPECT_LE(json["predicted"]["memory_per_rank"]["bytes"].get<uint64_t>(), needed);
+  EXPECT_EQ(json["predicted"]["memory_per_rank"]["limit_bytes"], needed - (uint64_t{64} << 10))
+      << "of a budget the program has a part";
   const auto plan = nlohmann::json::parse(Read("plan.json"));
   ASSERT_TRUE(plan.contains("experts_in_memory"));
   EXPECT_THAT(Read("p.html"), HasSubstr("read_pages"));
@@ -330,7 +333,7 @@ TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) 
   const Outcome few = run_with({"plan", packed}, {"--batch", "4"});
   ASSERT_EQ(few.status, kSuccess) << few.err;
   const uint64_t needed = nlohmann::json::parse(few.out)["predicted"]["memory_per_rank"]["bytes"];
-  const std::string budget = fmt::format("{}B", needed - (uint64_t{2} << 20));
+  const std::string budget = fmt::format("{}B", needed - (uint64_t{2} << 20) + ProgramBytes(1));
   const Outcome many = run_with(
       {"plan", packed}, {"--batch", "60", "--memory-budget", budget, "--out", Path("plan.json")});
   ASSERT_EQ(many.status, kSuccess) << many.err;
@@ -338,7 +341,7 @@ TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) 
   EXPECT_THAT(json["name"].get<std::string>(),
               HasSubstr("keys and values of 60 sequences on the disk"));
   EXPECT_THAT(json["command"].get<std::string>(),
-              HasSubstr("plan.json --spill-dir /var/tmp --memory-budget "));
+              HasSubstr("plan.json --memory-budget "));  // where they lie is as by default
   const auto plan = nlohmann::json::parse(Read("plan.json"));
   ASSERT_EQ(plan["sequences"], 60);
   EXPECT_EQ(plan["step_tokens"], 64);
@@ -374,6 +377,74 @@ TEST_F(PlanTest, KeepsKeysAndValuesOfABatchOnADiskAndTheBatchRunsAsThePlanSays) 
       Run({"run", packed, "--prompt", "abc", "-n", "2", "--plan", Path("plan.json")});
   EXPECT_EQ(refused.status, kFailure);
   EXPECT_THAT(refused.err, HasSubstr("run it with convene batch"));
+}
+
+TEST_F(PlanTest, OfABudgetTheProgramHasAPart) {
+  cost::MachineProfile machine;
+  machine.machine.disk_gbps = 2;
+  machine.steps.push_back(planner::InventedCosts(1, 1e9, "bf16"));
+  machine.steps.push_back(planner::InventedCosts(2, 1e9, "bf16"));
+  Write("disk.json", cost::ToJson(machine).dump());
+  const auto plan_with = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", model_, "--profile", Path("disk.json"), "--prompt-tokens",
+                                 "48", "--gen-tokens", "8", "--weights", "bf16", "--json", "-"});
+    return Run(words);
+  };
+  const Outcome nothing = plan_with({"--ranks", "1", "--memory-budget", "20MiB"});
+  EXPECT_EQ(nothing.status, kFailure);
+  EXPECT_THAT(nothing.err, HasSubstr("--memory-budget 20.0 MiB has no room for a model"));
+  const uint64_t mebibyte = uint64_t{1} << 20;
+  const Outcome little = plan_with({"--ranks", "1", "--batch", "60", "--memory-budget", "36MiB"});
+  EXPECT_EQ(little.status, kFailure);
+  EXPECT_THAT(little.err, HasSubstr(fmt::format("of --memory-budget 36.0 MiB about {:.1f} MiB are "
+                                                "for the program itself",
+                                                double(ProgramBytes(1)) / double(mebibyte))));
+  // What is said to be the least is that with all of it on the disk.
+  EXPECT_THAT(little.err, HasSubstr("its experts, keys and values read from a disk a rank needs"));
+  for (const int ranks : {1, 2}) {
+    const Outcome enough = plan_with({"--ranks", std::to_string(ranks), "--memory-budget", "1GiB"});
+    ASSERT_EQ(enough.status, kSuccess) << enough.err;
+    EXPECT_EQ(nlohmann::json::parse(enough.out)["predicted"]["memory_per_rank"]["limit_bytes"],
+              1024 * mebibyte - ProgramBytes(ranks));
+  }
+  const Outcome of_model = plan_with({"--ranks", "1", "--memory-per-rank", "1"});
+  ASSERT_EQ(of_model.status, kSuccess) << of_model.err;
+  EXPECT_EQ(nlohmann::json::parse(of_model.out)["predicted"]["memory_per_rank"]["limit_bytes"],
+            1024 * mebibyte);
+}
+
+TEST_F(PlanTest, ADiskRateThatIsGivenPricesWhatAPresetDoesNotKnow) {
+  const std::vector<std::string> workload = {"--profile", "epyc-7763",    "--prompt-tokens",
+                                             "48",        "--gen-tokens", "8"};
+  const auto run_with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), workload.begin(), workload.end());
+    words.insert(words.end(), more.begin(), more.end());
+    words.insert(words.end(), {"--json", "-"});
+    return Run(words);
+  };
+  const std::vector<std::string> plan = {"plan", model_, "--ranks", "1", "--weights", "bf16"};
+  const Outcome whole = run_with(plan, {});
+  ASSERT_EQ(whole.status, kSuccess) << whole.err;
+  const uint64_t needed = nlohmann::json::parse(whole.out)["predicted"]["memory_per_rank"]["bytes"];
+  const std::string budget = fmt::format("{}B", needed - (uint64_t{64} << 10) + ProgramBytes(1));
+  const Outcome unknown = run_with(plan, {"--memory-budget", budget});
+  EXPECT_EQ(unknown.status, kFailure);
+  EXPECT_THAT(unknown.err, HasSubstr("memory has no room for the whole model"));
+  EXPECT_THAT(unknown.err, HasSubstr("with experts read from a disk there is room for it"));
+  EXPECT_THAT(unknown.err, HasSubstr("--disk-rate"));
+  const Outcome known =
+      run_with(plan, {"--memory-budget", budget, "--disk-rate", "2", "--out", Path("plan.json")});
+  ASSERT_EQ(known.status, kSuccess) << known.err;
+  const auto json = nlohmann::json::parse(known.out);
+  EXPECT_THAT(json["name"].get<std::string>(), HasSubstr("in memory and the others read from"));
+  const std::vector<std::string> simulate = {"simulate", Path("plan.json"), "--model",
+                                             model_,     "--memory-budget", budget};
+  EXPECT_THAT(run_with(simulate, {}).err, HasSubstr("--disk-rate"));
+  const Outcome simulated = run_with(simulate, {"--disk-rate", "2"});
+  ASSERT_EQ(simulated.status, kSuccess) << simulated.err;
+  EXPECT_DOUBLE_EQ(
+      nlohmann::json::parse(simulated.out)["predicted"]["throughput_tokens_per_s"].get<double>(),
+      json["predicted"]["throughput_tokens_per_s"].get<double>());
 }
 
 TEST_F(PlanTest, TheFileSaysTheQuestionAsItWasAsked) {
@@ -495,6 +566,11 @@ TEST_F(PlanTest, TurnsOfRanksWithExpertsAloneAreConstraints) {
   const Outcome any = plan({"--disaggregate", "--order", "aass"});
   ASSERT_EQ(any.status, kSuccess) << any.err;
   EXPECT_THAT(any.out, HasSubstr("disaggregate"));
+  EXPECT_THAT(any.out, HasSubstr(" GiB of a rank with "));  // the memory per rank
+  const Outcome shared =
+      plan({"--layout", "attention=dp1,experts=ep2,shared=tp2", "--disaggregate"});
+  EXPECT_EQ(shared.status, kUsage);
+  EXPECT_THAT(shared.err, HasSubstr("divides shared experts into 2 slices"));
   const Outcome alone = plan({"--strategy", "naive"});
   EXPECT_EQ(alone.status, kFailure);
   EXPECT_THAT(alone.err, HasSubstr("add --disaggregate"));

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/closest_name.h"
 #include "base/message.h"
 #include "base/quote.h"
 #include "base/units.h"
+#include "cli/command.h"
 #include "cli/parsed_by.h"
 #include "cli/value_options.h"
 #include "cost/presets.h"
@@ -63,7 +63,7 @@ Result<cost::MachineProfile> FindProfile(const std::string& profile, int num_ran
   const std::string path = PathOf(profile);
   Result<cost::MachineProfile> loaded = evaluate::LoadMachineProfile(path);
   if (!loaded && loaded.error().kind == ErrorKind::kNotFound) {
-    const std::string meant = DidYouMean(profile, cost::PresetNames());
+    const std::string meant = cost::MeantPresets(profile);
     return NotFound(
         fmt::format("there is no profile {}, and no preset of that name{}{}", path,
                     profile.empty() ? "" : " (convene import-profile --list)",
@@ -101,8 +101,8 @@ std::string WordsOfRelatives(const cost::MachineProfile& profile) {
 
 namespace {
 
-Result<MemoryOfRanks> ParseGibibytes(std::string_view text) {
-  MemoryOfRanks bytes;
+Result<std::vector<uint64_t>> ParseGibibytes(std::string_view text) {
+  std::vector<uint64_t> bytes;
   if (text.empty())
     return Error{"it is empty; give a number of GiB, or one for each rank, as 16,8"};
   for (const auto part : std::views::split(text, ',')) {
@@ -123,27 +123,61 @@ Result<MemoryOfRanks> ParseGibibytes(std::string_view text) {
 
 }  // namespace
 
-void AddMemoryOption(CLI::App& app, MemoryOfRanks& bytes) {
+void AddDiskRateOption(CLI::App& app, std::optional<double>& gigabytes_per_second) {
+  AddNumber(app, "--disk-rate", gigabytes_per_second, {1e-6, 1e6},
+            "Of reading experts from a disk (default: the profile's)")
+      ->type_name("GB/S")
+      ->group(kRareOptions);
+}
+
+std::vector<uint64_t> MemoryOfRanks::budgets(int num_ranks) const {
+  std::vector<uint64_t> budgets = bytes;
+  for (uint64_t& budget : budgets) budget += is_budget ? 0 : ProgramBytes(num_ranks);
+  return budgets;
+}
+
+Error MemoryOfRanks::Explain(Error error, int num_ranks) const {
+  if (!is_budget || error.kind != ErrorKind::kResourceExhausted) return error;
+  error.message += fmt::format("; of --memory-budget {} about {} are for the program itself",
+                               FormatBytes(bytes.front()), FormatBytes(ProgramBytes(num_ranks)));
+  return error;
+}
+
+uint64_t ProgramBytes(int num_ranks) {
+  // A process takes 20 to 24 MiB before it loads a model, with MPI and other ranks 32, and 8 more
+  // are left for growth (two cores of a Zen 5, 30 November 2026: convene run, batch, serve, bench).
+  constexpr uint64_t kAlone = uint64_t{34} << 20;
+  constexpr uint64_t kAmongRanks = uint64_t{44} << 20;
+  return num_ranks > 1 ? kAmongRanks : kAlone;
+}
+
+void AddMemoryOption(CLI::App& app, MemoryOfRanks& memory) {
   app.add_option_function<std::string>(
-         "--memory-per-rank", [&bytes](const std::string& text) { bytes = *ParseGibibytes(text); },
-         "In GiB, or of unlike ranks one number for each, as 16,8 (default: an equal part of this "
-         "machine's, or the device's)")
+         "--memory-per-rank",
+         [&memory](const std::string& text) { memory = {.bytes = *ParseGibibytes(text)}; },
+         "For the model, in GiB, or of unlike ranks one number for each, as 16,8 (default: an "
+         "equal part of this machine's, or the device's)")
       ->check(ParsedBy(ParseGibibytes))
       ->type_name("GIB");
   app.add_option_function<std::string>(
-         "--memory-budget", [&bytes](const std::string& text) { bytes = {*ParseBytes(text)}; },
-         "The same with a unit, as 6GiB; of each process, as for the commands that run a model")
+         "--memory-budget",
+         [&memory](const std::string& text) {
+           memory = {.bytes = {*ParseBytes(text)}, .is_budget = true};
+         },
+         "Of each process with all that it takes, as for the commands that run a model; with a "
+         "unit, as 6GiB")
       ->check(ParsedBy(ParseBytes))
       ->excludes("--memory-per-rank")
       ->type_name("SIZE");
 }
 
-Status AnswerByProfile(const cost::MachineProfile& profile, const MemoryOfRanks& bytes,
+Status AnswerByProfile(const cost::MachineProfile& profile, const MemoryOfRanks& memory,
                        int step_tokens, planner::PlanQuestion& question) {
   if (const int32_t from = profile.machine.expand_from_tokens; from > 0) {
     question.expand_from_tokens = from;
   }
   engine::PlanSetting setting{.step_tokens = step_tokens, .spills_kv = true};
+  const std::vector<uint64_t>& bytes = memory.bytes;
   if (bytes.size() > 1) {
     if (std::ssize(bytes) != question.num_ranks) {
       return Error{fmt::format(
@@ -153,7 +187,15 @@ Status AnswerByProfile(const cost::MachineProfile& profile, const MemoryOfRanks&
     }
     setting.rank_memory = bytes;
   } else if (bytes.size() == 1) {
-    setting.memory_per_rank = bytes.front();
+    // Of a device the program takes nothing.
+    const bool has_program = memory.is_budget && !profile.device;
+    const uint64_t program = has_program ? ProgramBytes(question.num_ranks) : 0;
+    if (bytes.front() <= program) {
+      return ResourceExhausted(fmt::format(
+          "--memory-budget {} has no room for a model: a process takes about {} without one",
+          FormatBytes(bytes.front()), FormatBytes(program)));
+    }
+    setting.memory_per_rank = bytes.front() - program;
   } else if (profile.device) {
     setting.memory_per_rank = profile.device->memory_bytes;
   } else if (profile.steps.empty() && profile.host_memory_bytes > 0) {

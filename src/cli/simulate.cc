@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -34,6 +35,7 @@ namespace convene::cli {
 namespace {
 
 constexpr int kMostSimulatedRanks = 1024;
+constexpr int kFewestStepTokens = 64;  // that are told as a remedy: fewer would be very slow
 constexpr double kMostSolverSeconds = 1e6;
 constexpr double kLeastShownShare = 0.001;  // of a phase, by kind of task
 
@@ -100,7 +102,8 @@ class SimulateCommand : public Command {
         ->type_name("MODEL");
     AddProfileOption(app, profile_);
     AddWorkloadOptions(app, workload_options_);
-    AddMemoryOption(app, memory_per_rank_);
+    AddMemoryOption(app, memory_);
+    AddDiskRateOption(app, disk_rate_);
     AddPath(app, "--svg", svg_path_, "Draw a step of prefill")
         ->type_name("FILE.svg")
         ->check(WritableFile());
@@ -112,7 +115,8 @@ class SimulateCommand : public Command {
 
   Status Run() override {
     if (Status read = ReadPlan(); !read) return read;
-    if (step_tokens_) plan_.step_tokens = 0;  // what was asked for holds
+    const bool says_chunk = step_tokens_.has_value();
+    if (says_chunk) plan_.step_tokens = 0;  // what was asked for holds
     const Result<model::ModelSpec> spec = evaluate::SpecAsLoaded(model_);
     if (!spec) return spec.error();
     const Result<checkpoint::ConfigFile> config = checkpoint::ReadConfigFile(model_);
@@ -124,9 +128,10 @@ class SimulateCommand : public Command {
     if (!workload) return workload.error();
     LeaveOutTooLong(spec->max_positions, *workload);
     if (Status sense = CheckWorkload(*workload, *spec); !sense) return sense;
-    const Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks);
+    Result<cost::MachineProfile> profile = LoadProfile(profile_, num_ranks);
     if (!profile) return profile.error();
-    const planner::MeasuredSource measured(*profile);
+    if (disk_rate_) profile->machine.disk_gbps = *disk_rate_;
+    const planner::MeasuredSource measured(*profile, profile_);
     const planner::OperatorSource by_operators(*profile, OptionsOf(plan_));
     by_operators_ = profile->steps.empty();
     relatives_ = WordsOfRelatives(*profile);
@@ -136,15 +141,15 @@ class SimulateCommand : public Command {
         .source =
             by_operators_ ? static_cast<const planner::PricerSource&>(by_operators) : measured,
         .num_ranks = num_ranks};
-    Status answered =
-        AnswerByProfile(*profile, memory_per_rank_, step_tokens_.value_or(512), question);
+    Status answered = AnswerByProfile(*profile, memory_, step_tokens_.value_or(512), question);
     if (!answered) return answered;
+    question.constraints.keeps_step_tokens = says_chunk;
     question.experts_that_fit = nullptr;  // the plan says how many stay in memory
     if (Status fits = planner::CheckInputs(question); !fits) return fits;
     planner::PlanSearch search(question);
     search.AddSolverSeconds(solver_seconds_);
     Result<Candidate> candidate = Price(question, search);
-    if (!candidate) return candidate.error();
+    if (!candidate) return memory_.Explain(candidate.error(), num_ranks);
     return Write(search, *candidate);
   }
 
@@ -277,20 +282,67 @@ class SimulateCommand : public Command {
       if (memory->total() <= candidate.memory_limit) break;
     }
     if (candidate.memory.total() > candidate.memory_limit) {
-      const bool is_kv =
-          candidate.memory.total() - candidate.memory.kv_bytes <= candidate.memory_limit;
+      const int tokens = plan_.step_tokens_for(batch, question.step_tokens);
       return ResourceExhausted(fmt::format(
-          "a rank of this plan needs {} with weights in {} and {}, and has {}: {}, or more memory "
-          "(--memory-per-rank) would do",
+          "a rank of this plan needs {} with weights in {}, {} together and steps of at most {} "
+          "(weights {}, KV cache {}, working memory {}), and has {}: {}",
           FormatBytes(candidate.memory.total()), candidate.setup.weights,
           FormatCount(static_cast<uint64_t>(batch), "sequence"),
-          FormatBytes(candidate.memory_limit),
-          is_kv ? "fewer sequences or tokens"
-                : "a plan of more ranks, or of weights in fewer bits"));
+          FormatCount(static_cast<uint64_t>(tokens), "token"),
+          FormatBytes(candidate.memory.weights_bytes), FormatBytes(candidate.memory.kv_bytes),
+          FormatBytes(candidate.memory.working_bytes), FormatBytes(candidate.memory_limit),
+          WhatWouldFit(question, candidate, batch)));
     }
     search.Price(candidate);
     if (!candidate.figures) return Error{candidate.reason};
     return candidate;
+  }
+
+  // What would make room, each of which is tried.
+  static std::string WhatWouldFit(const planner::PlanQuestion& question, const Candidate& candidate,
+                                  int batch) {
+    const auto fits = [&](const planner::RankSetup& setup, const plan::Plan& plan, int sequences) {
+      const Result<planner::RankMemory> memory = question.memory_of(setup, plan, sequences);
+      return memory && memory->fits(question.memory_per_rank(question.num_ranks));
+    };
+    std::vector<std::string> remedies;
+    int fewer = batch / 2;
+    while (fewer > 0 && !fits(candidate.setup, candidate.plan, fewer)) fewer /= 2;
+    if (fewer > 0) remedies.push_back(FormatCount(static_cast<uint64_t>(fewer), "sequence"));
+    plan::Plan shorter = candidate.plan;
+    shorter.step_tokens = shorter.step_tokens_for(batch, question.step_tokens);
+    // An encoder sees its input in one step.
+    const int least_tokens = question.spec.has_encoder()
+                                 ? shorter.step_tokens
+                                 : std::max(kFewestStepTokens, shorter.sequences_of_group(batch));
+    while (shorter.step_tokens / 2 >= least_tokens) {
+      shorter.step_tokens /= 2;
+      if (!fits(candidate.setup, shorter, batch)) continue;
+      remedies.push_back(fmt::format("--chunk {}", shorter.step_tokens));
+      break;
+    }
+    const std::vector<std::string> formats = engine::AutomaticFormats();
+    const auto own = std::ranges::find(formats, candidate.setup.weights);
+    for (auto format = own == formats.end() ? formats.begin() : own + 1; format != formats.end();
+         ++format) {
+      planner::RankSetup setup = candidate.setup;
+      setup.weights = *format;
+      if (!fits(setup, candidate.plan, batch)) continue;
+      remedies.push_back(fmt::format("weights in {}", *format));
+      break;
+    }
+    // With twice as many ranks each has half of the weights and sequences; what it may receive from
+    // the others grows.
+    const planner::RankMemory& memory = candidate.memory;
+    if ((memory.weights_bytes + memory.kv_bytes) / 2 + 2 * memory.working_bytes <=
+        candidate.memory_limit) {
+      remedies.emplace_back("a plan of more ranks");
+    }
+    remedies.emplace_back("more memory (--memory-per-rank)");
+    const std::string last = remedies.back();
+    remedies.pop_back();
+    return remedies.empty() ? last + " would do"
+                            : fmt::format("{} or {} would do", fmt::join(remedies, ", "), last);
   }
 
   // Of prompts and of a step that generates, each asked for as what is to be small.
@@ -366,7 +418,8 @@ class SimulateCommand : public Command {
   std::string model_;
   std::string profile_;
   WorkloadOptions workload_options_;
-  MemoryOfRanks memory_per_rank_;
+  MemoryOfRanks memory_;
+  std::optional<double> disk_rate_;  // GB/s
   std::string svg_path_;
   std::string json_path_;
   std::optional<int> step_tokens_;

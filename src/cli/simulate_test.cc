@@ -264,6 +264,51 @@ TEST_F(SimulateTest, AThousandRanksAreSimulated) {
   EXPECT_GT(nlohmann::json::parse(outcome.out)["predicted"]["ttft_s"].get<double>(), 0);
 }
 
+// A step has a token of each sequence of its group of ranks.
+TEST_F(SimulateTest, StepsThatWereAskedForAreNotMadeLonger) {
+  const auto simulate = [&](const std::string& chunk) {
+    return Simulate("hand.json", {"--model", model_, "--profile", Path("profile.json"), "--batch",
+                                  "8", "--prompt-tokens", "48", "--chunk", chunk, "--json", "-"});
+  };
+  const auto ttft = [&](const std::string& chunk) {
+    const Outcome outcome = simulate(chunk);
+    EXPECT_EQ(outcome.status, kSuccess) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["predicted"]["ttft_s"].get<double>();
+  };
+  EXPECT_GT(ttft("4"), 1.5 * ttft("8"));
+  const Outcome refused = simulate("3");
+  EXPECT_NE(refused.status, kSuccess);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("a group of ranks has 4"), HasSubstr("raise --chunk")));
+}
+
+TEST_F(SimulateTest, WhatWouldGiveRoomIsTried) {
+  const auto error = [&](const std::string& plan, const std::string& memory,
+                         const std::string& model, const std::string& chunk) {
+    const Outcome outcome = Simulate(plan, {"--model", model, "--profile", "a100-nvlink", "--chunk",
+                                            chunk, "--batch", "1", "--memory-per-rank", memory});
+    EXPECT_NE(outcome.status, kSuccess);
+    return outcome.err;
+  };
+  Write("int4.json", R"({"version": 1, "layout": "attention=dp2,experts=ep2", "weights": "int4"})");
+  EXPECT_THAT(error("int4.json", "0.05", model_, "16384"),
+              AllOf(HasSubstr("--chunk "), Not(HasSubstr("weights in int4 or")),
+                    Not(HasSubstr("more ranks")), HasSubstr("--memory-per-rank")));
+  EXPECT_THAT(error("int4.json", "0.001", model_, "16384"),
+              HasSubstr(": more memory (--memory-per-rank) would do"));
+  // 5.4 GiB of experts with weights in bf16.
+  Write("config.json", R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+      "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 32768,
+      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "hidden_act": "silu",
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  EXPECT_THAT(error("hand.json", "2.5", Path("config.json"), "512"),
+              HasSubstr(": weights in int8, a plan of more ranks or more memory"));
+  EXPECT_THAT(
+      error("int4.json", "1.2", Path("config.json"), "512"),
+      AllOf(HasSubstr("a plan of more ranks or more memory"), Not(HasSubstr("weights in int8"))));
+}
+
 TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
   const auto error = [&](const std::string& plan, const std::vector<std::string>& words) {
     const Outcome outcome = Simulate(plan, words);
@@ -282,7 +327,7 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsAnErrorThatSaysWhatToChange) {
               HasSubstr("at least 1"));
   EXPECT_THAT(error("hand.json",
                     {"--model", model_, "--profile", "a100-nvlink", "--memory-per-rank", "0.001"}),
-              AllOf(HasSubstr("--memory-per-rank"), HasSubstr("a plan of more ranks")));
+              HasSubstr("more memory (--memory-per-rank) would do"));
   EXPECT_THAT(error("nowhere.json", {"--model", model_}), HasSubstr("nowhere.json"));
   Write("other.json",
         R"({"version": 1, "layout": "attention=dp4,experts=ep4", "weights": "bf16", "made_for":)"

@@ -134,11 +134,22 @@ Status CheckLoadOptions(const LoadOptions& options) {
     return Error{fmt::format("chunks of {} tokens are out of range; they must be 1 to {}",
                              options.max_step_tokens, kMaxStepTokens)};
   }
-  if (options.max_sequences < 1 || options.max_sequences > options.max_step_tokens) {
+  if (options.max_sequences < 1) {
+    return Error{fmt::format("a batch of {} sequences is out of range; it must be at least 1",
+                             options.max_sequences)};
+  }
+  // A step has a token of each sequence, of which each group of ranks has its part.
+  const int num_groups = options.plan.layout.attention_dp;
+  if (options.plan.sequences_of_group(options.max_sequences) > options.max_step_tokens) {
+    const std::string most =
+        num_groups > 1 ? fmt::format("{}, the {} tokens of a chunk for each of {} groups of ranks",
+                                     int64_t{options.max_step_tokens} * num_groups,
+                                     options.max_step_tokens, num_groups)
+                       : fmt::format("the {} tokens of a chunk", options.max_step_tokens);
     return Error{fmt::format(
-        "a batch of {} sequences is out of range; it must be 1 to the {} tokens of a chunk: raise "
-        "--chunk, or run fewer together (--max-batch; of bench --batch)",
-        options.max_sequences, options.max_step_tokens)};
+        "a batch of {} sequences is out of range; it must be 1 to {}: raise --chunk, or run fewer "
+        "together (--max-batch; of bench --batch)",
+        options.max_sequences, most)};
   }
   return {};
 }

@@ -97,6 +97,28 @@ TEST(LoadOptions, AGpuComputesForOneProcessAndABudgetOfItsMemoryNeedsIt) {
   });
 }
 
+TEST(LoadOptions, AStepHasRoomForATokenOfEachSequenceOfItsGroupOfRanks) {
+  LoadOptions options{.max_step_tokens = 8, .max_sequences = 8};
+  EXPECT_TRUE(CheckLoadOptions(options).ok());
+  options.max_sequences = 16;
+  EXPECT_FALSE(CheckLoadOptions(options).ok());
+  options.plan.layout = {.attention_dp = 2, .expert_ep = 2};
+  EXPECT_TRUE(CheckLoadOptions(options).ok());
+  options.max_sequences = 17;
+  const Status refused = CheckLoadOptions(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("1 to 16, the 8 tokens of a chunk for each of 2 groups"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_NE(refused.error().message.find("raise --chunk"), std::string::npos);
+  options.max_sequences = 0;
+  EXPECT_FALSE(CheckLoadOptions(options).ok());
+  // Ranks that divide heads have the same sequences.
+  options = {.max_step_tokens = 8, .max_sequences = 9};
+  options.plan.layout = {.attention_tp = 2, .expert_ep = 2};
+  EXPECT_FALSE(CheckLoadOptions(options).ok());
+}
+
 TEST(LoadOptions, KeysAndValuesOfSeveralRanksAreNotKeptOnADisk) {
   comm::RunOnThreads(2, [](comm::Group& group) {
     LoadOptions options{.group = &group};

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "checkpoint/model_files.h"
 #include "weights/random_weights.h"
 
 namespace convene::engine {
@@ -21,9 +24,16 @@ Result<ModelSource> ModelSource::Open(const std::string& directory) {
 }
 
 Result<ModelSource> ModelSource::OfShape(const std::string& directory) {
-  Result<checkpoint::ModelConfiguration> shape = checkpoint::ReadModelConfiguration(directory);
-  if (!shape) return shape.error();
-  return ModelSource(directory, *std::move(shape));
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(directory, ignored)) {
+    Result<checkpoint::ModelConfiguration> shape = checkpoint::ReadModelConfiguration(directory);
+    if (!shape) return shape.error();
+    return ModelSource(directory, *std::move(shape));
+  }
+  // A bare config.json.
+  Result<model::ModelSpec> spec = checkpoint::OpenConfig(directory);
+  if (!spec) return spec.error();
+  return ModelSource(directory, checkpoint::ModelConfiguration{*std::move(spec), {}});
 }
 
 const model::ModelSpec& ModelSource::spec() const {

@@ -169,9 +169,11 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     }
     return most;
   };
-  question.experts_that_fit = [memories_of, spec](const planner::RankSetup& setup,
-                                                  const plan::Plan& plan, int batch,
-                                                  uint64_t memory_bytes) -> Result<int> {
+  const bool can_spill = setting.spills_kv && runtime::SpilledKv::Supports(*spec, {}).ok() &&
+                         workload.arrival_rate == 0;
+  question.experts_that_fit = [memories_of, spec, can_spill](const planner::RankSetup& setup,
+                                                             const plan::Plan& plan, int batch,
+                                                             uint64_t memory_bytes) -> Result<int> {
     const weights::PagedSizes sizes = weights::PagedSizesOf(
         *spec, FormatsOf(setup.weights).weights, strategy::LargestOwner(*spec, plan.layout));
     if (sizes.num_pages == 0) return Error{"the model has no routed experts"};
@@ -186,11 +188,23 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
         more = std::min(more, (limit - memory.total()) / sizes.page_bytes);
         continue;
       }
+      planner::RankMemory needed = memory;
+      const char* on_disk = "its experts";
+      // Keys and values there, too, take less still; where that fits, it is a plan of its own.
+      if (can_spill && setup.num_ranks == 1) {
+        plan::Plan spilled = least;
+        spilled.spilled_kv = plan::SpilledKv();
+        const Result<std::vector<planner::RankMemory>> with = memories_of(setup, spilled, batch);
+        if (with && with->front().total() < memory.total() && !with->front().fits(limit)) {
+          needed = with->front();
+          on_disk = "its experts, keys and values";
+        }
+      }
       return ResourceExhausted(fmt::format(
-          "even with its experts read from a disk a rank needs {} (weights {}, KV cache {}, "
-          "working memory {}), and has {}",
-          FormatBytes(memory.total()), FormatBytes(memory.weights_bytes),
-          FormatBytes(memory.kv_bytes), FormatBytes(memory.working_bytes), FormatBytes(limit)));
+          "even with {} read from a disk a rank needs {} (weights {}, KV cache {}, working memory "
+          "{}), and has {}",
+          on_disk, FormatBytes(needed.total()), FormatBytes(needed.weights_bytes),
+          FormatBytes(needed.kv_bytes), FormatBytes(needed.working_bytes), FormatBytes(limit)));
     }
     return static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(sizes.num_pages),
                                                more + static_cast<uint64_t>(sizes.fewest_buffers)));

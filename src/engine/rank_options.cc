@@ -195,8 +195,7 @@ Result<RankNeeds> RankNeeds::Create(int rank, const device::DeviceBytes& device,
 
 MemoryNeeds RankNeeds::With(int max_sequences, int max_step_tokens) const {
   MemoryNeeds needs = common_;
-  const int num_groups = plan_.layout.attention_dp;
-  needs.max_sequences = (max_sequences + num_groups - 1) / num_groups;
+  needs.max_sequences = plan_.sequences_of_group(max_sequences);
   runtime::TransformerOptions parts = parts_;
   parts.max_step_tokens = max_step_tokens;
   const memory::Amounts steps =

@@ -31,8 +31,14 @@ constexpr uint64_t kMaxFileBytes = uint64_t{512} << 20;  // as the tokenizer's
 
 Result<std::vector<NamedDigest>> DigestFiles(const std::string& directory) {
   // Its errors say best what a directory is that is none.
-  if (const auto config = checkpoint::ReadConfigFile(directory); !config) return config.error();
+  const auto config = checkpoint::ReadConfigFile(directory);
+  if (!config) return config.error();
   std::vector<NamedDigest> digests;
+  if (config->path == directory) {  // a bare config.json, of a model with random weights
+    const std::string text = config->json.dump();
+    digests.push_back(NamedDigest{"config.json", DigestOf(std::as_bytes(std::span(text)))});
+    return digests;
+  }
   for (const char* name : kFiles) {
     const std::string path = (std::filesystem::path(directory) / name).string();
     NamedDigest& of_file = digests.emplace_back(NamedDigest{name});

@@ -36,9 +36,12 @@ Scheduler::Scheduler(BlockManager& blocks, const SchedulerOptions& options)
 
 Scheduler::Scheduler(std::span<BlockManager> blocks, const SchedulerOptions& options)
     : options_(options) {
-  CHECK(options.max_sequences >= 1 && options.max_sequences <= options.max_step_tokens,
-        "{} sequences in steps of {} tokens", options.max_sequences, options.max_step_tokens);
   CHECK(!blocks.empty(), "no group");
+  const auto num_groups = static_cast<int>(blocks.size());
+  const int most_of_group = (options.max_sequences + num_groups - 1) / num_groups;
+  CHECK(options.max_sequences >= 1 && most_of_group <= options.max_step_tokens,
+        "{} sequences of {} groups in steps of {} tokens", options.max_sequences, num_groups,
+        options.max_step_tokens);
   for (BlockManager& of_group : blocks) {
     CHECK(of_group.num_blocks() == blocks.front().num_blocks(), "groups of {} and {} blocks",
           of_group.num_blocks(), blocks.front().num_blocks());

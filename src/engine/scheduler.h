@@ -76,7 +76,7 @@ struct SchedulerOptions {
   // Of each group of ranks: over all sequences of a step, and over all inputs encoded before it.
   int max_step_tokens = 512;
   // That run at the same time, of all groups together and of each its even share rounded up, for
-  // which its memory was planned; at most max_step_tokens.
+  // which its memory was planned; that share is at most max_step_tokens.
   int max_sequences = 1;
 };
 

@@ -419,6 +419,28 @@ TEST(SchedulerOfGroups, RunsSoManySequencesInAllGroupsTogether) {
   }
 }
 
+TEST(SchedulerOfGroups, GroupsGenerateInStepsOfFewerTokensThanThereAreSequences) {
+  std::vector<BlockManager> blocks = Groups(2, 20);
+  Scheduler scheduler(blocks, {.max_step_tokens = 3, .max_sequences = 6});
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  for (int i = 0; i < 6; ++i) {
+    sequences.push_back(MakeSequence(5, 1000 * i));
+    scheduler.Add(sequences.back().get());
+  }
+  size_t most_together = 0;
+  for (int steps = 0; steps < 20; ++steps) {
+    const auto step = scheduler.Schedule();
+    std::array<int, 2> of_group = {};
+    for (const auto& [sequence, count] : step) {
+      of_group.at(static_cast<size_t>(sequence->group)) += count;
+    }
+    EXPECT_LE(std::ranges::max(of_group), 3);
+    most_together = std::max(most_together, step.size());
+    Advance(scheduler, step);
+  }
+  EXPECT_EQ(most_together, 6u) << "all of them generate in one step";
+}
+
 TEST(SchedulerOfGroups, PreemptsWithinTheGroup) {
   std::vector<BlockManager> blocks = Groups(2, 4);
   Scheduler scheduler(blocks, {.max_step_tokens = 512, .max_sequences = 3});

@@ -183,7 +183,8 @@ SpillFile::~SpillFile() {
 Status SpillFile::Make() {
   std::error_code failed;
   fs::create_directories(directory_, failed);
-  const std::string what = fmt::format("cannot make a spill file in {}", directory_);
+  const std::string what =
+      fmt::format("cannot make a spill file in {} (--spill-dir names another place)", directory_);
   if (failed) return SystemError(what, failed.value());
   descriptor_ = open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
@@ -191,7 +192,7 @@ Status SpillFile::Make() {
     descriptor_ = mkostemp(name.data(), O_CLOEXEC);
     if (descriptor_ >= 0) unlink(name.c_str());
   }
-  if (descriptor_ < 0) return SystemError(what + " (--spill-dir names another place)", errno);
+  if (descriptor_ < 0) return SystemError(what, errno);
   const int flags = fcntl(descriptor_, F_GETFL);
   // Where the file system refuses it, the page cache is between.
   is_direct_ =

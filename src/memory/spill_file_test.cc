@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "memory/ledger.h"
@@ -131,6 +132,15 @@ TEST_F(SpillFileTest, ADiskThatRefusesForEverIsAnError) {
   EXPECT_EQ(read.error().kind, ErrorKind::kDataLoss);
   EXPECT_NE(read.error().message.find("Resource temporarily unavailable"), std::string::npos)
       << read.error().message;
+}
+
+TEST_F(SpillFileTest, WhereThereCanBeNoDirectoryAnotherPlaceIsNamed) {
+  std::filesystem::create_directories(above_);
+  std::ofstream(above_ + "/file") << "no directory";
+  const auto file = SpillFile::Create(above_ + "/file/below", kBlock, {});
+  ASSERT_FALSE(file.ok());
+  EXPECT_NE(file.error().message.find("--spill-dir names another place"), std::string::npos)
+      << file.error().message;
 }
 
 TEST_F(SpillFileTest, ADiskThatIsTooSmallIsSaidBeforehand) {

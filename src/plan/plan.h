@@ -100,9 +100,14 @@ struct Plan {
   std::optional<MadeFor> made_for = {};
 
   int step_tokens_or(int usual) const { return step_tokens > 0 ? step_tokens : usual; }
-  // Of so many sequences that run together: a step has room for a token of each.
+  // Of so many sequences that run together, those of the group of ranks that has the most: they are
+  // dealt out evenly.
+  int sequences_of_group(int num_sequences) const {
+    return (num_sequences + layout.attention_dp - 1) / layout.attention_dp;
+  }
+  // Of so many sequences that run together: a group's step has room for a token of each of its own.
   int step_tokens_for(int num_sequences, int usual) const {
-    return std::max(step_tokens_or(usual), num_sequences);
+    return std::max(step_tokens_or(usual), sequences_of_group(num_sequences));
   }
   // Whether experts move between the phases.
   bool changes_layout() const { return decode && *decode != layout; }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "planner/asked_question_test.h"
 #include "planner/plan_search_test.h"
 
@@ -40,6 +43,30 @@ TEST(CheckConstraints, TurnsAreOfRanksWithExpertsAlone) {
   asked.question.constraints = {
       .micro_batches = 2, .disaggregates = true, .strategy = plan::DisaggregatedStrategy::kNaive};
   EXPECT_THAT(ErrorOf(asked), HasSubstr("one micro-batch"));
+}
+
+// Rows that are dispatched are int8 whatever the wire, where activations are.
+TEST(AddWires, FormatsThatSpareNoByteAreNotTried) {
+  Asked asked(1e7, {2}, {"bf16", "int8"});
+  asked.question.allowed = {.layout = true, .wire = true, .weights = true};
+  const auto floats = asked.question.bytes_of;
+  asked.question.bytes_of = [floats](const std::string& weights, plan::Wire wire) {
+    strategy::ElementBytes bytes = floats(weights, wire);
+    if (weights == "int8") bytes.dispatched = 1;
+    return bytes;
+  };
+  std::map<std::string, std::set<plan::Wire>> tried;
+  for (const Candidate& one : Search(asked).candidates) {
+    tried[one.setup.weights].insert(one.plan.wire);
+  }
+  for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8, plan::Wire::kFp8Both}) {
+    EXPECT_TRUE(tried["bf16"].contains(wire)) << plan::Name(wire);
+    EXPECT_EQ(tried["int8"].contains(wire), wire != plan::Wire::kFp8) << plan::Name(wire);
+  }
+  // It may be asked for all the same.
+  asked.question.formats = {"int8"};
+  asked.question.constraints = {.wire = plan::Wire::kFp8};
+  EXPECT_EQ(ChosenOf(Search(asked)).plan.wire, plan::Wire::kFp8);
 }
 
 TEST(RejectUnasked, OneRankHasNothingOfWhatIsBetweenRanks) {

@@ -301,7 +301,9 @@ void RefineTurns(PlanSearch& search) {
   size_t num_refined = 0;
   for (const size_t i : layouts) {
     Candidate& candidate = search.candidates()[i];
-    if (candidate.figures->score > kMostGain * least) {
+    // The best that may be chosen is told beside the chosen plan, however far behind it is.
+    const bool is_told = i == layouts.front();
+    if (!is_told && candidate.figures->score > kMostGain * least) {
       candidate.not_refined = fmt::format("it is {:.1f} % slower than the best plan as proposed",
                                           100 * (candidate.figures->score / least - 1));
     } else if (num_refined == kMostTurns) {

@@ -233,6 +233,11 @@ TEST(FittedPlans, SaysWhyNoExpertsAreReadFromADisk) {
   const Candidate* paged = Find(answer, "192 experts in memory");
   ASSERT_NE(paged, nullptr);
   EXPECT_THAT(paged->reason, HasSubstr("measure it with convene measure --disk"));
+  AskedOfLittleMemory alone(/*disk_gbps=*/0, {1});
+  alone.question.formats = {"int8"};
+  EXPECT_THAT(ErrorOf(alone), AllOf(HasSubstr("memory has no room for the whole model"),
+                                    HasSubstr("with experts read from a disk there is room"),
+                                    Not(HasSubstr("fits nowhere"))));
   // Without the pass nothing is read from a disk.
   unknown.question.passes_off = {"paging"};
   answer = Search(unknown);

@@ -340,6 +340,11 @@ void AddCommBudgets(PlanSearch& search) {
   }
 }
 
+bool MayLeaveDecodeWhole(const plan::Plan& plan) {
+  const bool is_cut = plan.pipeline.chunks > 1 || plan.pipeline.micro_batches > 1;
+  return is_cut && !plan.layout.disaggregates && !plan.experts_in_memory;
+}
+
 int WholeDecodeFrom(int batch) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(batch) + 1));
 }
@@ -363,8 +368,8 @@ void AddWholeDecode(PlanSearch& search) {
   };
   std::vector<Open> open;
   for (const Candidate& one : search.candidates()) {
-    const bool can_gain = one.is_ranked() && is_cut(one) && one.setup.num_ranks > 1 &&
-                          !one.plan.layout.disaggregates && !one.plan.experts_in_memory;
+    const bool can_gain =
+        one.is_ranked() && one.setup.num_ranks > 1 && MayLeaveDecodeWhole(one.plan);
     if (!can_gain) continue;
     for (const Candidate& whole : search.candidates()) {
       const bool is_same = whole.is_ranked() && !is_cut(whole) && whole.setup == one.setup &&

@@ -23,6 +23,8 @@ void AddCommBudgets(PlanSearch& search);
 
 // The best of these with whole steps of decode, which read weights once for each part.
 void AddWholeDecode(PlanSearch& search);
+// Whether that pass may do so with the plan.
+bool MayLeaveDecodeWhole(const plan::Plan& plan);
 // From how many tokens on it cuts steps of a plan for a batch: more than a step of decode has.
 int WholeDecodeFrom(int batch);
 

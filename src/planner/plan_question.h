@@ -63,7 +63,8 @@ struct Constraints {
   std::optional<plan::DisaggregatedStrategy> strategy = {};
   std::optional<strategy::AttentionOrder> order = {};
   std::optional<plan::Wire> wire = {};
-  // Steps have PlanQuestion::step_tokens: no plan has a number of its own.
+  // Steps have PlanQuestion::step_tokens: no plan has a number of its own, and none has a group of
+  // ranks with more sequences than that, each of which wants a token of a step.
   bool keeps_step_tokens = false;
   // Weights lie there as matrices that cannot be cut (a packed directory): plans that divide heads
   // or slice experts cannot run. PlanQuestion::memory_of says so.

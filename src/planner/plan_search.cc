@@ -253,6 +253,7 @@ Result<PlanFigures> PlanSearch::FiguresOf(const RankSetup& setup, const plan::Pl
       .cut_from_tokens = plan.cut_from_tokens,
       .bytes = question_.bytes_of(setup.weights, plan.wire),
       .step_tokens = plan.step_tokens_or(question_.step_tokens),
+      .keeps_step_tokens = question_.constraints.keeps_step_tokens,
       .changes_layout = plan.changes_layout(),
       .phase_change = plan.phase_change,
       .round_trip = *round_trip,

@@ -316,9 +316,23 @@ bool MayChooseWire(const PlanQuestion& question) {
   return question.allowed.wire && !question.constraints.wire;
 }
 
+// Wires that round, each in fewer bytes than the one before: `fp8` is `bf16` under another name
+// where activations are int8, which is how dispatched rows travel then.
+std::vector<plan::Wire> WiresOf(const PlanQuestion& question, const std::string& weights) {
+  std::vector<plan::Wire> wires = {plan::Wire::kBf16};
+  for (const plan::Wire wire : {plan::Wire::kFp8, plan::Wire::kFp8Both}) {
+    const strategy::ElementBytes least = question.bytes_of(weights, wires.back());
+    const strategy::ElementBytes bytes = question.bytes_of(weights, wire);
+    if (bytes.dispatched < least.dispatched || bytes.returned < least.returned) {
+      wires.push_back(wire);
+    }
+  }
+  return wires;
+}
+
 void AddWiresOf(PlanSearch& search, const std::vector<Candidate>& exact) {
   for (const Candidate& each : exact) {
-    for (const plan::Wire wire : {plan::Wire::kBf16, plan::Wire::kFp8, plan::Wire::kFp8Both}) {
+    for (const plan::Wire wire : WiresOf(search.question(), each.setup.weights)) {
       Candidate candidate = each;
       candidate.plan.wire = wire;
       candidate.figures.reset();

@@ -25,9 +25,8 @@ constexpr int kMostParts = 4;
 // A gain that is worth the memory and the wait for first tokens.
 constexpr double kLeastGain = 1.03;
 
-std::set<int> NumbersToTry(int first, int num_requests, int most_step_tokens) {
-  // A step has room for a token of each.
-  const int most = std::min({num_requests, plan::kMostSequences, most_step_tokens});
+std::set<int> NumbersToTry(int first, int num_requests, int most_by_steps) {
+  const int most = std::min({num_requests, plan::kMostSequences, most_by_steps});
   std::set<int> numbers = {std::min(first, most), most};
   for (int count = first; count < most; count *= 2) numbers.insert(count);
   for (int parts = 1; parts <= kMostParts; ++parts) {
@@ -43,6 +42,17 @@ class Chooser {
     for (const Candidate& one : answer.candidates) {
       if (one.is_ranked() && one.is_allowed() && plans_.size() < kMostPlans) plans_.push_back(one);
     }
+  }
+
+  // Sequences that steps of so many tokens of a group of ranks have room for, a token of each, with
+  // the plan that has the most groups.
+  int MostWith(int step_tokens) const {
+    int most = step_tokens;
+    for (const Candidate& one : plans_) {
+      const int64_t of_groups = int64_t{step_tokens} * one.plan.layout.attention_dp;
+      most = std::max(most, static_cast<int>(std::min<int64_t>(of_groups, plan::kMostSequences)));
+    }
+    return most;
   }
 
   // Until all requests are answered; nothing: no plan has the memory.
@@ -145,9 +155,10 @@ Result<BatchOfRequests> ChooseBatch(const PlanQuestion& question) {
   Chooser chooser(*search, *answer);
   BatchOfRequests chosen;
   double least = std::numeric_limits<double>::infinity();
-  const int most_step_tokens =
-      question.constraints.keeps_step_tokens ? question.step_tokens : plan::kMostStepTokens;
-  for (const int batch : NumbersToTry(workload.batch, all, most_step_tokens)) {
+  const int most_by_steps = question.constraints.keeps_step_tokens
+                                ? chooser.MostWith(question.step_tokens)
+                                : plan::kMostStepTokens;
+  for (const int batch : NumbersToTry(workload.batch, all, most_by_steps)) {
     const std::optional<double> seconds = chooser.SecondsWith(batch);
     chosen.tried.push_back({.batch = batch, .seconds = seconds.value_or(0)});
     least = std::min(least, seconds.value_or(least));

@@ -15,7 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 
 struct AskedOfRequests : Asked {
-  explicit AskedOfRequests(int num_requests) : Asked(1e9, {1}) {
+  explicit AskedOfRequests(int num_requests, const std::vector<int>& ranks = {1})
+      : Asked(1e9, ranks) {
     workload = {.requests = {{64, 32}}, .batch = 4, .num_requests = num_requests};
     question.step_tokens = 256;
     question.memory_of = [this](const RankSetup&, const plan::Plan& plan,
@@ -72,6 +73,16 @@ TEST(SequencesTogether, NoMoreThanAStepHasTokens) {
   // Unless steps may grow.
   asked.question.constraints.keeps_step_tokens = false;
   EXPECT_GE(ChooseBatch(asked.question)->batch, 64);
+}
+
+TEST(SequencesTogether, EachGroupOfRanksHasAStepOfItsOwn) {
+  AskedOfRequests asked(1000, {2});
+  asked.question.constraints.layout = *plan::ParseLayout("attention=dp2,experts=ep2");
+  asked.question.step_tokens = 24;
+  const Result<BatchOfRequests> chosen = ChooseBatch(asked.question);
+  ASSERT_TRUE(chosen) << chosen.error().message;
+  EXPECT_EQ(chosen->tried.back().batch, 48);
+  EXPECT_GT(SecondsWith(*chosen, 48), 0);
 }
 
 TEST(SequencesTogether, NoMoreThanMemoryHas) {

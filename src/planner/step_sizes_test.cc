@@ -11,6 +11,7 @@ namespace convene::planner {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Prompts of many small steps, each of which reads the weights.
 constexpr int kUsual = 16;
@@ -51,12 +52,33 @@ TEST(StepSizes, LongPromptsGetStepsOfMoreTokens) {
 TEST(StepSizes, AStepHasRoomForATokenOfEachSequence) {
   AskedOfLongPrompts asked;
   asked.workload = {.requests = {{64, 4}}, .batch = 8 * kUsual};
-  asked.question.constraints.keeps_step_tokens = true;
+  asked.question.passes_off = {"step_sizes"};
   const double few = ChosenOf(Search(asked)).figures->score;
   asked.question.step_tokens = 8 * kUsual;
   EXPECT_EQ(ChosenOf(Search(asked)).figures->score, few);
   asked.question.step_tokens = 16 * kUsual;
   EXPECT_LT(ChosenOf(Search(asked)).figures->score, few);
+  // Steps that were asked for are not made longer: a load refuses such a batch, too.
+  asked.question.constraints.keeps_step_tokens = true;
+  asked.question.step_tokens = 8 * kUsual;
+  EXPECT_EQ(ChosenOf(Search(asked)).figures->score, few);
+  asked.question.step_tokens = 8 * kUsual - 1;
+  EXPECT_THAT(ErrorOf(asked), HasSubstr("raise --chunk"));
+}
+
+TEST(StepSizes, ShorterStepsAreARemedyWhereTheirRowsHaveNoMemory) {
+  AskedOfLongPrompts asked;
+  asked.question.step_tokens = 512;
+  asked.question.memory_of = [&asked](const RankSetup&, const plan::Plan& plan,
+                                      int batch) -> Result<RankMemory> {
+    const int tokens = plan.step_tokens_for(batch, asked.question.step_tokens);
+    return RankMemory{.working_bytes = static_cast<uint64_t>(tokens)};
+  };
+  asked.question.memory_per_rank = [](int) { return uint64_t{200}; };
+  EXPECT_THAT(ErrorOf(asked), HasSubstr(" or --chunk 128"));
+  // Where each sequence has a token in a step, they are not to be had.
+  asked.workload.batch = 300;
+  EXPECT_THAT(ErrorOf(asked), Not(HasSubstr("--chunk")));
 }
 
 TEST(StepSizes, StepsThatWereGivenStay) {

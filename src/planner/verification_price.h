@@ -32,7 +32,8 @@ struct VerificationPrice {
 // `plans`: candidates of the answer that would run, the chosen one first; `num_tokens`: to be
 // generated in all. By how much each of the others may be faster is the interval of the difference
 // to the chosen one, taken as that of a normal distribution: the gain is the mean of what is below
-// zero of it, of the plan for which that is the most. So a plan that is surely slower gains
+// zero of it, of the plan for which that is the most, where nothing spares more than all of the
+// chosen plan's time. So a plan that is surely slower gains
 // nothing, and one that is surely as fast neither. A run is of the steps that stand for the
 // workload, and each division of the weights is loaded once: read, converted and written.
 // Precondition: the workload's objective is throughput, and all plans have figures.

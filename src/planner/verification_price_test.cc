@@ -74,6 +74,23 @@ TEST(VerificationPrice, GainsGrowWithTheWorkAndTrialsDoNot) {
   EXPECT_NEAR(much.work, 1e15 * ChosenOf(work.answer).figures->score, 1e-6 * much.work);
 }
 
+TEST(VerificationPrice, NothingGainsMoreThanAllOfTheWork) {
+  Work work;
+  work.profile.steps.front().exchange_held_out = cost::HeldOut{.low = -0.99, .high = 500};
+  PlanSearch search(work.question);
+  const Result<PlanAnswer> found = SearchPlan(search);
+  ASSERT_TRUE(found) << found.error().message;
+  double most = 0;
+  for (int i = 0; i < std::ssize(found->candidates); ++i) {
+    if (!found->candidates[i].is_ranked()) continue;
+    const VerificationPrice price =
+        PriceVerification(search, *found, std::vector{found->chosen, i}, 1000, {});
+    EXPECT_LE(price.gain, price.work);
+    most = std::max(most, price.gain / price.work);
+  }
+  EXPECT_GT(most, 0.25) << "nothing is in doubt";
+}
+
 TEST(VerificationPrice, APlanThatIsSurelySlowerGainsNothing) {
   const Work work;
   const VerificationPrice close = work.Price(1000, work.ChosenAnd(work.most_doubtful()));

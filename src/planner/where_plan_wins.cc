@@ -45,37 +45,53 @@ bool HasMemory(const PlanQuestion& question, const Candidate& candidate, const W
 
 PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& point) {
   const Workload& workload = point.workload;
-  const auto has_memory = [&](int num_sequences) {
-    return HasMemory(search.question(), candidate, workload, num_sequences);
-  };
-  const auto figures_of = [&](int cut_from_tokens) {
+  using Figures = std::optional<PlanFigures>;
+  const auto figures_of = [&](int cut_from_tokens) -> Figures {
     plan::Plan plan = candidate.plan;
     plan.cut_from_tokens = cut_from_tokens;
-    return search.FiguresOf(candidate.setup, plan, workload, point.conditions);
+    Result<PlanFigures> figures =
+        search.FiguresOf(candidate.setup, plan, workload, point.conditions);
+    if (!figures) return std::nullopt;
+    return *std::move(figures);
   };
-  const int cut_from_tokens = candidate.plan.cut_from_tokens;
-  const bool has_whole_decode = cut_from_tokens > 0;
+  const auto better = [](Figures one, Figures other) {
+    const bool is_other = other && (!one || other->score < one->score);
+    return is_other ? std::move(other) : std::move(one);
+  };
+  const auto fits = [&](int num_sequences) {
+    return HasMemory(search.question(), candidate, workload, num_sequences);
+  };
+  // Of the question's own steps the search has said which way they are faster.
+  const Workload& asked = search.question().workload;
+  const bool is_elsewhere = workload.batch != asked.batch ||
+                            workload.arrival_rate != asked.arrival_rate ||
+                            workload.mean_prompt_tokens() != asked.mean_prompt_tokens() ||
+                            workload.mean_gen_tokens() != asked.mean_gen_tokens();
+  const bool is_either =
+      is_elsewhere && MayLeaveDecodeWhole(candidate.plan) && workload.mean_gen_tokens() > 1;
   const bool is_batch_given =
       workload.arrival_rate <= 0 && workload.objective != Objective::kGoodput;
   PlanThere there;
   if (is_batch_given) {
-    there.fits = has_memory(workload.batch);
+    there.fits = fits(workload.batch);
     if (!there.fits) return there;
-    const bool is_other = has_whole_decode && workload.batch != candidate.figures->batch;
-    Result<PlanFigures> figures =
-        figures_of(is_other ? WholeDecodeFrom(workload.batch) : cut_from_tokens);
-    if (figures) there.figures = *std::move(figures);
+    there.figures = is_either ? better(figures_of(0), figures_of(WholeDecodeFrom(workload.batch)))
+                              : figures_of(candidate.plan.cut_from_tokens);
     return there;
   }
-  Result<PlanFigures> figures = figures_of(cut_from_tokens);
-  if (has_whole_decode && !(figures && figures->batch == candidate.figures->batch)) {
-    // As the pass does, which begins with the plan all of whose steps have parts.
-    const Result<PlanFigures> in_parts = figures_of(0);
+  Figures figures = figures_of(is_either ? 0 : candidate.plan.cut_from_tokens);
+  // As the pass does, which begins with the plan all of whose steps have parts.
+  if (is_either && figures) {
+    const int batch = figures->batch;
+    figures = better(std::move(figures), figures_of(WholeDecodeFrom(batch)));
+  } else if (candidate.plan.cut_from_tokens > 0 &&
+             !(figures && figures->batch == candidate.figures->batch)) {
+    const Figures in_parts = figures_of(0);
     if (in_parts) figures = figures_of(WholeDecodeFrom(in_parts->batch));
   }
   if (!figures) return there;
-  there.fits = has_memory(figures->batch);
-  if (there.fits) there.figures = *std::move(figures);
+  there.fits = fits(figures->batch);
+  if (there.fits) there.figures = std::move(figures);
   return there;
 }
 
@@ -370,8 +386,7 @@ std::string WhereTheOtherWins(PlanAtPoints& chosen, PlanAtPoints& other, std::st
   std::vector<std::string> parts;
   if (!wins.empty()) parts.push_back(fmt::format("wins {}", fmt::join(wins, "; ")));
   if (!fits.empty()) {
-    parts.push_back(
-        fmt::format("has memory where {} has not: {}", first, fmt::join(fits, "; ")));
+    parts.push_back(fmt::format("has memory where {} has not: {}", first, fmt::join(fits, "; ")));
   }
   if (!runs.empty()) {
     parts.push_back(fmt::format("does what {} does not: {}", first, fmt::join(runs, "; ")));

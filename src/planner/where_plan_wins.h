@@ -65,9 +65,9 @@ struct PlanThere {
   std::optional<PlanFigures> figures = {};  // none: it cannot run
 };
 
-// What the search would say of the plan there: a plan whose steps of decode stay in one piece does
-// so with as many sequences as then run together (pass whole_decode), and these must have the
-// memory. Precondition: the candidate is ranked.
+// What the search would say of the plan there: of a plan whose steps have parts, steps of decode
+// may stay in one piece (pass whole_decode), whichever is faster there, and the sequences that then
+// run together must have the memory. Precondition: the candidate is ranked.
 PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& point);
 
 struct PointScore {

@@ -55,30 +55,40 @@ Candidate WithWholeDecode(PlanSearch& search) {
   return candidate;
 }
 
-// What a plan says of few sequences it would not say of many: then parts begin with more tokens.
-TEST(PriceAt, StepsOfDecodeStayInOnePieceWhateverRunsTogether) {
+// What a plan says of few sequences it would not say of many: then parts begin with more tokens,
+// and where few tokens are in one piece anyway nothing says that more are not.
+TEST(PriceAt, StepsOfDecodeAreInOnePieceWhereThatIsFaster) {
   Asked asked(1e9, {2});
   asked.workload = {.requests = {{64, 64}}, .batch = 8};
   PlanSearch search(asked.question);
-  const Candidate plan = WithWholeDecode(search);
+  const Candidate whole = WithWholeDecode(search);
+  Candidate cut = whole;
+  cut.plan.cut_from_tokens = 0;
+  search.Price(cut);
   const Parameter batches = Batches(asked.question);
+  int num_faster = 0;
   for (const double batch : batches.values) {
     const Point point = batches.at(batch);
-    const PlanThere there = PriceAt(search, plan, point);
-    ASSERT_TRUE(there.figures) << batch;
-    plan::Plan there_plan = plan.plan;
-    there_plan.cut_from_tokens = WholeDecodeFrom(static_cast<int>(batch));
-    EXPECT_EQ(there.figures->score,
-              search.FiguresOf(plan.setup, there_plan, point.workload)->score);
-    there_plan.cut_from_tokens = 0;
-    there_plan.pipeline = {};
-    EXPECT_EQ(there.figures->time_per_token,
-              search.FiguresOf(plan.setup, there_plan, point.workload)->time_per_token)
-        << batch;
+    const auto score = [&](int cut_from_tokens) {
+      plan::Plan there = whole.plan;
+      there.cut_from_tokens = cut_from_tokens;
+      return search.FiguresOf(whole.setup, there, point.workload)->score;
+    };
+    const double in_one_piece = score(WholeDecodeFrom(static_cast<int>(batch)));
+    for (const Candidate& plan : {whole, cut}) {
+      const PlanThere there = PriceAt(search, plan, point);
+      ASSERT_TRUE(there.figures) << batch;
+      // What the search has said of the question itself stays.
+      const double expected = batch == asked.workload.batch ? score(plan.plan.cut_from_tokens)
+                                                            : std::min(in_one_piece, score(0));
+      EXPECT_EQ(there.figures->score, expected) << batch;
+    }
+    if (in_one_piece < score(0)) ++num_faster;
   }
+  EXPECT_GT(num_faster, 0);
 }
 
-TEST(PriceAt, StepsOfDecodeStayInOnePieceAtAnyRate) {
+TEST(PriceAt, StepsOfDecodeAreInOnePieceWhereThatIsFasterAtAnyRate) {
   Asked asked(1e9, {2});
   asked.workload = {.requests = {{512, 32}}, .arrival_rate = 1};
   PlanSearch search(asked.question);
@@ -91,10 +101,12 @@ TEST(PriceAt, StepsOfDecodeStayInOnePieceAtAnyRate) {
     if (!there.figures) continue;
     most = std::max(most, there.figures->batch);
     // Steps of prompts have 512 tokens, and fewer sequences run together.
-    plan::Plan whole = plan.plan;
-    whole.cut_from_tokens = 512;
-    EXPECT_EQ(there.figures->score, search.FiguresOf(plan.setup, whole, point.workload)->score)
-        << rate;
+    const auto score = [&](int cut_from_tokens) {
+      plan::Plan other = plan.plan;
+      other.cut_from_tokens = cut_from_tokens;
+      return search.FiguresOf(plan.setup, other, point.workload)->score;
+    };
+    EXPECT_EQ(there.figures->score, std::min(score(512), score(0))) << rate;
   }
   EXPECT_GE(most, plan.plan.cut_from_tokens);  // it was made for fewer
   EXPECT_LT(most, 512);

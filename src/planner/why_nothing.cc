@@ -22,6 +22,8 @@ namespace {
 std::string Enough(uint64_t size_bytes) { return FormatBytes(size_bytes + size_bytes / 200); }
 
 constexpr int kMostRanksToTell = 256;
+// Shorter steps read the weights so often for a prompt that nobody wants them.
+constexpr int kFewestStepTokens = 64;
 
 // The least that any rank takes in a format, over what may be of so many ranks.
 struct LeastMemory {
@@ -44,12 +46,17 @@ void AddFewAttentionRanks(const PlanQuestion& question, int num_ranks,
   }
 }
 
+// `step_tokens`: most tokens of a step; 0: as the question has it.
 LeastMemory LeastMemoryOf(const PlanQuestion& question, int num_ranks, const std::string& format,
-                          int num_threads, int batch) {
+                          int num_threads, int batch, int step_tokens = 0) {
   LeastMemory least;
   std::vector<plan::Plan> plans = AskedPlans(question, num_ranks);
   AddFewAttentionRanks(question, num_ranks, plans);
-  for (const plan::Plan& plan : plans) {
+  for (plan::Plan& plan : plans) {
+    if (step_tokens > 0) {
+      if (plan.sequences_of_group(batch) > step_tokens) continue;
+      plan.step_tokens = step_tokens;
+    }
     const auto memory = question.memory_of({num_ranks, num_threads, format}, plan, batch);
     if (!memory) continue;
     // Of unlike ranks, as if the one that takes most of what it has had as much as others.
@@ -100,10 +107,14 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
     const LeastMemory least = LeastMemoryOf(question, question.num_ranks, format, threads, fewer);
     return least.allowed && *least.allowed <= question.memory_per_rank(question.num_ranks);
   });
+  // With experts on a disk it does, and something else is missing.
+  const bool fits_with_disk =
+      paged != nullptr && paged->memory.total() > 0 && paged->memory.total() <= paged->memory_limit;
   std::string message = fmt::format(
       "{}: {} needs {} per rank, and each has {}",
       most_together > 0 ? fmt::format("there is no room for {} together",
                                       FormatCount(static_cast<uint64_t>(batch), "sequence"))
+      : fits_with_disk  ? "memory has no room for the whole model"
                         : "the model fits nowhere",
       Describe(closest), Enough(closest.memory.total()), FormatBytes(closest.memory_limit));
   std::vector<std::string> remedies;
@@ -141,6 +152,15 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
     remedies.push_back(*remedy);
     break;
   }
+  for (int tokens = question.step_tokens / 2;
+       tokens >= kFewestStepTokens && !question.spec.has_encoder(); tokens /= 2) {
+    const auto remedy =
+        RemedyBy(LeastMemoryOf(question, question.num_ranks, format, threads, batch, tokens),
+                 question.memory_per_rank(question.num_ranks), fmt::format("--chunk {}", tokens));
+    if (!remedy) continue;
+    remedies.push_back(*remedy);
+    break;
+  }
   for (size_t i = 0; i < remedies.size(); ++i) {
     message += (i == 0                    ? "; it would with "
                 : i + 1 < remedies.size() ? ", "
@@ -151,7 +171,11 @@ Error NotEnoughMemory(const PlanQuestion& question, const Candidate& closest,
     message +=
         fmt::format("; neither more ranks, up to {}, nor int4 weights would do", kMostRanksToTell);
   }
-  if (paged != nullptr) message += "; with experts on the disk: " + paged->reason;
+  if (paged != nullptr) {
+    message += fmt::format("; with experts {}: {}",
+                           fits_with_disk ? "read from a disk there is room for it" : "on the disk",
+                           paged->reason);
+  }
   return ResourceExhausted(message);
 }
 

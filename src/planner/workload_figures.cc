@@ -24,6 +24,13 @@ class Predictor {
         round_trip_(options.round_trip) {}
 
   Result<PlanFigures> AtBatch(int batch) {
+    if (IsTooLong(batch)) {
+      return Error{fmt::format(
+          "of {} that run together a group of ranks has {}, and a step of at most {} has no room "
+          "for a token of each: raise --chunk, or run fewer together",
+          FormatCount(static_cast<uint64_t>(batch), "sequence"), OfGroup(batch),
+          FormatCount(static_cast<uint64_t>(options_.step_tokens), "token"))};
+    }
     batch_ = batch;
     const Result<WholeStep> prefill = Prefill(batch);
     if (!prefill) return prefill.error();
@@ -38,6 +45,7 @@ class Predictor {
     std::optional<PlanFigures> figures;
     for (int batch = workload_.batch; batch >= 1; batch /= 2) {
       if (options_.has_room && !options_.has_room(batch)) continue;
+      if (IsTooLong(batch)) continue;
       const Result<PlanFigures> found = AtBatch(batch);
       if (!found) return found.error();
       figures = *found;
@@ -124,6 +132,19 @@ class Predictor {
   }
 
  private:
+  // Of so many sequences those of the group of ranks that has the most.
+  int OfGroup(int batch) const {
+    const int num_groups = options_.roles.num_groups();
+    return (batch + num_groups - 1) / num_groups;
+  }
+
+  int StepTokens(int batch) const { return std::max(options_.step_tokens, OfGroup(batch)); }
+
+  // Whether so many would make steps longer than they may be.
+  bool IsTooLong(int batch) const {
+    return options_.keeps_step_tokens && StepTokens(batch) > options_.step_tokens;
+  }
+
   // What a solver took decides nothing: `ttft` is without it.
   bool MeetsLimits(const PlanFigures& figures, double ttft) const {
     const ServiceLimits& limits = workload_.limits;
@@ -136,9 +157,8 @@ class Predictor {
   Status FindRoundTrip(int batch) {
     round_trip_ = options_.round_trip;
     if (!options_.loads || !moves()) return {};
-    const std::vector<TypicalStep> steps =
-        PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
-                       std::max(options_.step_tokens, batch));
+    const std::vector<TypicalStep> steps = PrefillStepsOf(
+        options_.whole_spec, TypicalSequences(workload_, batch), options_.roles, StepTokens(batch));
     const Result<WholeStep> without = Predict(steps.front().groups, options_.roles);
     if (!without) return without.error();
     const Result<WholeStep> with = Predict(steps.front().groups, options_.roles, options_.loads);
@@ -188,7 +208,7 @@ class Predictor {
     WholeStep sum;
     for (const TypicalStep& typical :
          PrefillStepsOf(options_.whole_spec, TypicalSequences(workload_, batch), options_.roles,
-                        std::max(options_.step_tokens, batch))) {
+                        StepTokens(batch))) {
       const Result<WholeStep> step = Predict(typical.groups, options_.roles);
       if (!step) return step.error();
       Add(*step, typical.count, sum);
@@ -235,12 +255,13 @@ class Predictor {
     };
     int too_few = 0;
     int enough = 1;
-    for (;; enough = std::min(enough * 2, options_.step_tokens)) {
+    const int most = std::min(options_.step_tokens * options_.roles.num_groups(), kMostSequences);
+    for (;; enough = std::min(enough * 2, most)) {
       const Result<bool> suffices = gives(enough);
       if (!suffices) return suffices.error();
       if (*suffices) break;
       too_few = enough;
-      if (enough >= options_.step_tokens) {
+      if (enough >= most) {
         return Error{fmt::format(
             "{} that run together do not generate the {} tokens per second that are asked for",
             FormatCount(static_cast<uint64_t>(enough), "sequence"),

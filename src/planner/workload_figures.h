@@ -29,7 +29,9 @@ struct PhaseStepOptions {
   strategy::Pipeline pipeline = {};
   int cut_from_tokens = 0;  // as plan::Plan's
   strategy::ElementBytes bytes = {};
-  int step_tokens = 512;  // or as many as sequences run together, where these are more
+  // Of each group of ranks, or as many as it has sequences that run together, where these are more.
+  int step_tokens = 512;
+  bool keeps_step_tokens = false;  // more sequences are then an error
   // Of a step of so many tokens, where experts are read from a disk; empty: none are.
   std::function<strategy::Paging(int64_t num_tokens, bool encoder)> paging_of = {};
   // Of a step of a batch of so many sequences, where keys and values are spilled; empty: they are

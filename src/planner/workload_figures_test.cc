@@ -144,6 +144,62 @@ TEST(WorkloadFigures, GoodputHasRoomForWhatRunsTogether) {
   EXPECT_FALSE(figures_with(0).ok());
 }
 
+// Of eight sequences each of four groups of ranks has two.
+TEST(WorkloadFigures, AStepHasRoomForATokenOfEachSequenceOfItsGroup) {
+  const PricerOfWholeSteps pricer;
+  const model::ModelSpec spec = InventedSpec(2);
+  const ShortModel model = Shorten(spec, {});
+  const Workload workload{.requests = {{64, 2}}, .batch = 8};
+  const auto ttft = [&](int groups, int step_tokens, bool keeps) -> Result<double> {
+    int num_simulated = 0;
+    const strategy::Layout layout{.attention_dp = groups, .expert_ep = groups};
+    const Result<PlanFigures> figures = PredictWorkload(workload,
+                                                        {.whole_spec = spec,
+                                                         .model = model,
+                                                         .overlapping_model = model,
+                                                         .roles = layout,
+                                                         .decode_roles = layout,
+                                                         .step_tokens = step_tokens,
+                                                         .keeps_step_tokens = keeps},
+                                                        pricer, &num_simulated);
+    if (!figures) return figures.error();
+    return figures->ttft;
+  };
+  // Two prompts of 64 tokens in each group.
+  EXPECT_NEAR(*ttft(4, 2, true), 64 * kDecodeSeconds, 1e-9);
+  EXPECT_NEAR(*ttft(4, 1, false), 64 * kDecodeSeconds, 1e-9) << "two tokens, not eight";
+  EXPECT_NEAR(*ttft(1, 2, false), 64 * kDecodeSeconds, 1e-9) << "eight tokens of eight prompts";
+  for (const auto& [groups, step_tokens] : {std::pair(4, 1), std::pair(1, 7)}) {
+    const Result<double> refused = ttft(groups, step_tokens, true);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("raise --chunk"), std::string::npos);
+  }
+}
+
+// As many sequences as steps of all groups have room for.
+TEST(WorkloadFigures, MoreGroupsKeepUpWithMoreRequests) {
+  const PricerOfWholeSteps pricer;
+  const model::ModelSpec spec = InventedSpec(2);
+  const ShortModel model = Shorten(spec, {});
+  const Workload workload{.requests = {{4, 61}}, .arrival_rate = 0.5};
+  const auto batch_of = [&](int groups) {
+    int num_simulated = 0;
+    const strategy::Layout layout{.attention_dp = groups, .expert_ep = groups};
+    const Result<PlanFigures> figures = PredictWorkload(workload,
+                                                        {.whole_spec = spec,
+                                                         .model = model,
+                                                         .overlapping_model = model,
+                                                         .roles = layout,
+                                                         .decode_roles = layout,
+                                                         .step_tokens = 4},
+                                                        pricer, &num_simulated);
+    return figures ? figures->batch : 0;
+  };
+  // Prompts take 0.075 of the time, and 30 tokens are generated in each second of it.
+  EXPECT_EQ(batch_of(1), 0) << "four sequences generate 26.7 a second";
+  EXPECT_EQ(batch_of(2), 5);
+}
+
 TEST(WorkloadFigures, RanksThatDivideTheHeadSampleWithinTheStep) {
   const PricerOfWholeSteps pricer(/*sampling_seconds=*/2);
   const Workload workload{.requests = {{kPromptTokens, 2}}, .batch = 4};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <vector>
@@ -28,9 +29,11 @@ Error DamagedError(const PagePart& part, const StoredPage& page, const memory::P
   }
   return DataLoss(fmt::format(
       "tensor {} in {} is damaged (its page of {} bytes begins at byte {}): its checksum differed "
-      "when it was read, and again when it was read once more; copy the file again, or make the "
-      "directory again with convene quantize",
-      Quote(part.name), path, page.size_bytes, page.offset));
+      "when it was read, and again when it was read once more; where convene made {} itself, below "
+      "--page-dir, remove it, and it is made again from the model that was given; otherwise copy "
+      "the file again, or make the directory again with convene quantize",
+      Quote(part.name), path, page.size_bytes, page.offset,
+      std::filesystem::path(path).parent_path().string()));
 }
 
 // Compares the parts of a page with their checksums while it arrives, so that little is left to do

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/units.h"
 
 namespace convene::weights {
 namespace {
@@ -19,7 +22,7 @@ bool HeadsFit(const model::AttentionSpec& attention, int parts) {
   return parts % kv_heads == 0 && attention.num_heads % parts == 0;
 }
 
-// "1 to 4, 8 or 16".
+// "1 to 4, 8 or 16 fit".
 std::string FittingParts(const model::AttentionSpec& attention) {
   const int kv_heads = attention.num_kv_heads;
   std::vector<std::string> fitting = {kv_heads > 1 ? fmt::format("1 to {}", kv_heads) : "1"};
@@ -30,7 +33,12 @@ std::string FittingParts(const model::AttentionSpec& attention) {
   for (size_t i = 1; i < fitting.size(); ++i) {
     text += (i + 1 < fitting.size() ? ", " : " or ") + fitting[i];
   }
-  return text;
+  return text + (text == "1" ? " fits" : " fit");
+}
+
+// "1 to 4 fit".
+std::string FittingUpTo(int most) {
+  return most == 1 ? "1 fits" : fmt::format("1 to {} fit", most);
 }
 
 // Columns that are cut together.
@@ -54,10 +62,10 @@ Part SliceOfSize(int intermediate_size, int slice, int slices, const WeightForma
 Status CutAttention(const Share& share, model::AttentionSpec& attention) {
   if (!HeadsFit(attention, share.attention_parts)) {
     return Error{
-        fmt::format("attention with {} heads, {} of them for keys and values, cannot be divided "
-                    "into {} parts; {} fit",
-                    attention.num_heads, attention.num_kv_heads, share.attention_parts,
-                    FittingParts(attention))};
+        fmt::format("attention with {}, {} of them for keys and values, cannot be divided into {} "
+                    "parts; {}",
+                    FormatCount(static_cast<uint64_t>(attention.num_heads), "head"),
+                    attention.num_kv_heads, share.attention_parts, FittingParts(attention))};
   }
   if (!share.with_attention) {
     attention.num_heads = attention.num_kv_heads = 0;
@@ -78,9 +86,8 @@ Status CheckSlices(std::string_view what, int intermediate_size, int slices,
       SliceUnit(formats) == 1
           ? ""
           : fmt::format(" in int4 groups of {} (--int4-group)", SliceUnit(formats));
-  return Error{
-      fmt::format("{} with an intermediate size of {}{} cannot be cut into {} slices; 1 to {} fit",
-                  what, intermediate_size, unit, slices, num_units)};
+  return Error{fmt::format("{} with an intermediate size of {}{} cannot be cut into {} slices; {}",
+                           what, intermediate_size, unit, slices, FittingUpTo(num_units))};
 }
 
 Status CutDense(const Share& share, const WeightFormats& formats, model::LayerSpec& layer) {
@@ -97,12 +104,16 @@ Status CutDense(const Share& share, const WeightFormats& formats, model::LayerSp
 Status CutExperts(const Share& share, const WeightFormats& formats, model::MoeSpec& moe) {
   const strategy::ExpertSplit& shares = share.expert_shares;
   if (shares.FewestExperts(moe.num_experts) == 0) {
-    return Error{fmt::format("{} experts cannot be divided into {} shares{}; 1 to {} fit",
-                             moe.num_experts, shares.num_shares(),
-                             shares.num_shares() <= moe.num_experts
-                                 ? " of such unequal weights: one would have none"
-                                 : "",
-                             moe.num_experts)};
+    const std::string what = fmt::format(
+        "{} cannot be divided into {} shares",
+        FormatCount(static_cast<uint64_t>(moe.num_experts), "expert"), shares.num_shares());
+    if (shares.num_shares() > moe.num_experts) {
+      return Error{fmt::format("{}; {}", what, FittingUpTo(moe.num_experts))};
+    }
+    return Error{fmt::format(
+        "{} of such unequal weights: one would have none; give weights that differ less, or ep{}, "
+        "whose shares are alike",
+        what, shares.num_shares())};
   }
   const bool divides_shared = share.divides_shared && moe.shared_intermediate_size > 0;
   const int smallest = divides_shared
@@ -240,8 +251,8 @@ Result<model::ModelSpec> LocalSpec(const model::ModelSpec& whole, const Share& s
     if (share.head->parts > most) {
       return Error{fmt::format(
           "a head with a vocabulary of {} cannot be divided into {} parts of whole panels of {} "
-          "tokens; 1 to {} fit: use fewer ranks, or a layout without head=tp{}",
-          whole.vocab_size, share.head->parts, strategy::kHeadPanelTokens, most,
+          "tokens; {}: use fewer ranks, or a layout without head=tp{}",
+          whole.vocab_size, share.head->parts, strategy::kHeadPanelTokens, FittingUpTo(most),
           share.head->parts)};
     }
   }

@@ -116,7 +116,8 @@ TEST(LocalSpec, SaysOnAllRanksAlikeThatAShareWouldHaveNoExperts) {
     const auto local = Local(SpecWith(4, 4), ShareOf(layout, rank));
     ASSERT_FALSE(local);
     EXPECT_THAT(local.error().message,
-                HasSubstr("8 experts cannot be divided into 3 shares of such unequal weights"));
+                HasSubstr("8 experts cannot be divided into 3 shares of such unequal weights: one "
+                          "would have none; give weights that differ less, or ep3"));
   }
 }
 
@@ -172,6 +173,10 @@ TEST(LocalSpec, SaysWhichDivisionsOfAttentionFit) {
   const auto three = Local(SpecWith(4, 1), {.attention_parts = 3});
   ASSERT_FALSE(three);
   EXPECT_THAT(three.error().message, HasSubstr("1, 2 or 4 fit"));
+  const auto alone = Local(SpecWith(1, 1), {.attention_parts = 2});
+  ASSERT_FALSE(alone);
+  EXPECT_THAT(alone.error().message, AllOf(HasSubstr("attention with 1 head, 1 of them"),
+                                           HasSubstr("into 2 parts; 1 fits")));
 }
 
 TEST(LocalSpec, SaysHowManySharesAndSlicesOfExpertsFit) {
@@ -181,6 +186,10 @@ TEST(LocalSpec, SaysHowManySharesAndSlicesOfExpertsFit) {
   const auto slices = Local(SpecWith(4, 4), {.expert_slices = 97});
   ASSERT_FALSE(slices);
   EXPECT_THAT(slices.error().message, HasSubstr("1 to 96 fit"));
+  const auto one_group =
+      Local(SpecWith(4, 4, 8, 20), {.expert_slices = 2}, kernels::WeightFormat::kInt4);
+  ASSERT_FALSE(one_group);
+  EXPECT_THAT(one_group.error().message, HasSubstr("into 2 slices; 1 fits"));
   const auto groups = Local(SpecWith(4, 4), {.expert_slices = 4}, kernels::WeightFormat::kInt4);
   ASSERT_FALSE(groups);
   EXPECT_THAT(groups.error().message, HasSubstr("1 to 3 fit"));

@@ -85,6 +85,17 @@ ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --
   >"$work/out" 2>"$work/err" || fail "a plan: $(tail -1 "$work/err")"
 cmp -s "$work/one" "$work/out" || fail "the plan gave another text: $(cat "$work/out")"
 
+# --disaggregate beside it says nothing new, and alone it lets the search choose such a plan, where it can measure.
+ranks 3 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --plan "$work/plan.json" --disaggregate \
+  >"$work/out" 2>"$work/err" || fail "a plan and --disaggregate: $(tail -1 "$work/err")"
+cmp -s "$work/one" "$work/out" || fail "the plan and --disaggregate gave another text: $(cat "$work/out")"
+! grep -q "but for what was given beside it" "$work/err" || fail "--disaggregate counts as another option: $(cat "$work/err")"
+echo '{"version": 1, "layout": "attention=dp2,experts=ep2"}' >"$work/together.json"
+ranks 2 run "$work/packed" --prompt "$prompt" --max-tokens 12 --temperature 0 --disaggregate --micro-batches 2 \
+  >"$work/out" 2>"$work/err" || fail "--disaggregate alone: $(tail -1 "$work/err")"
+cmp -s "$work/one" "$work/out" || fail "--disaggregate alone gave another text: $(cat "$work/out")"
+grep -q 'plan: .*\(disaggregate.* 2 micro-batches\|ranks share cores\)' "$work/err" || fail "--disaggregate alone: $(grep plan: "$work/err")"
+
 # A plan with lines divides each step in its own way: prompts in parts here, generated tokens in one.
 echo '{"version": 1, "layout": "attention=dp1,experts=ep2,disaggregate", "strategy": "fine", "wire": "f32",
        "pipeline": {"chunks": 4, "micro_batches": 3},
@@ -116,7 +127,9 @@ refuses() { # MESSAGE STATUS N ARGUMENTS...: with N of 1 without mpiexec
 }
 refuses "unless they are on different ranks (--disaggregate)" 2 1 --layout attention=dp1,experts=ep2
 refuses "needs 3 ranks, and 2 were started" 1 2 --layout attention=dp1,experts=ep2 --disaggregate
-refuses "give --layout" 2 1 --disaggregate
+refuses "give --layout" 2 1 --disaggregate --no-plan
+refuses "this is one process" 1 1 --disaggregate
+refuses "give --layout as well" 1 2 --plan "$work/together.json" --disaggregate
 refuses "add --disaggregate" 2 1 --strategy fine
 refuses "naive has one micro-batch" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy naive --micro-batches 2
 refuses "pppipe has one chunk" 2 1 --layout attention=dp1,experts=ep1 --disaggregate --strategy pppipe --pipeline 2

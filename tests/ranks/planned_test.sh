@@ -45,6 +45,37 @@ if [ "$(nproc)" -ge 2 ]; then
   grep -q '^  plan  *2 ranks' "$work/out" || fail "plan at the first use: $(cat "$work/out")"
   first_use "" 2
   grep -q '^plan: 2 ranks .*predicted' "$work/err" || fail "no plan: $(cat "$work/err")"
+
+  # Where memory has no room for all experts, how fast the disk is read is measured, too, and kept for later runs.
+  sed 's/"num_experts": 8/"num_experts": 64/' models/demo/config.json >"$work/wide.json"
+  "$convene" synth "$work/wide.json" --out "$work/wide" --quiet || fail "synth of many experts"
+  cp models/demo/tokenizer.json "$work/wide"
+  wide() { echo run "$work/wide" --prompt Once --max-tokens 8 --temperature 0 --weights bf16 --context 256; }
+  # shellcheck disable=SC2046
+  "$convene" $(wide) >"$work/one_wide" 2>/dev/null || fail "many experts alone"
+  cp -r "$work/cache" "$work/cache_of_disk"
+  little() { # MIB
+    # shellcheck disable=SC2046
+    CONVENE_CACHE_DIR=$work/cache_of_disk ranks 2 $(wide) --page-dir "$work/pages" --memory-budget "$1MiB" >"$work/out" 2>"$work/err"
+  }
+  if little 1; then fail "a budget of nothing was accepted"; fi
+  least=$(grep -o 'least budget is --memory-budget [0-9]*' "$work/err" | grep -o '[0-9]*$' | head -1)
+  # The budget holds while costs are measured, too.
+  rm -rf "$work/cache_of_disk"
+  little "$((${least:-100} + 16))" || fail "a little budget without costs: $(tail -1 "$work/err")"
+  grep -q '^plan: as without a profile, since what steps cost cannot be measured in so much memory' "$work/err" ||
+    fail "a little budget without costs: $(cat "$work/err")"
+  rm -rf "$work/cache_of_disk"
+  cp -r "$work/cache" "$work/cache_of_disk"
+  num_measured=0
+  for _ in one two; do
+    little "$((${least:-100} + 16))" || fail "a little budget: $(tail -1 "$work/err")"
+    cmp -s "$work/one_wide" "$work/out" || fail "a little budget gave another text"
+    grep -q '^plan: .*in memory and the others read from the disk' "$work/err" || fail "a little budget: $(cat "$work/err")"
+    if grep -q '^measuring how fast .*pages is read, once' "$work/err"; then num_measured=$((num_measured + 1)); fi
+  done
+  [ "$num_measured" = 1 ] || fail "the disk was measured $num_measured times: $(cat "$work/err")"
+  grep -q '"disk_directory": ".*/pages"' "$work/cache_of_disk/profile.json" || fail "the disk's rate is not kept"
 fi
 
 # The best plans run before one is trusted. Costs are those that the runs above have kept.
