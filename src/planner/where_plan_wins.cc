@@ -244,7 +244,8 @@ Parameter Lengths(const PlanQuestion& question, int64_t RequestSums::*tokens, co
     return point;
   };
   length.words = [name](const Span& span, bool above) {
-    return fmt::format("with {} of {} tokens", name, SpanWords(span, above, Count));
+    const std::string values = SpanWords(span, above, Count);
+    return fmt::format("with {} of {} {}", name, values, values == "1" ? "token" : "tokens");
   };
   length.range = fmt::format("{} of {} to {} tokens", name, Count(length.values.front()),
                              Count(length.values.back()));
