@@ -54,9 +54,8 @@ PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& p
     if (!figures) return std::nullopt;
     return *std::move(figures);
   };
-  const auto better = [](Figures one, Figures other) {
-    const bool is_other = other && (!one || other->score < one->score);
-    return is_other ? std::move(other) : std::move(one);
+  const auto better = [](const Figures& one, const Figures& other) {
+    return other && (!one || other->score < one->score) ? other : one;
   };
   const auto fits = [&](int num_sequences) {
     return HasMemory(search.question(), candidate, workload, num_sequences);
@@ -83,7 +82,7 @@ PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& p
   // As the pass does, which begins with the plan all of whose steps have parts.
   if (is_either && figures) {
     const int batch = figures->batch;
-    figures = better(std::move(figures), figures_of(WholeDecodeFrom(batch)));
+    figures = better(figures, figures_of(WholeDecodeFrom(batch)));
   } else if (candidate.plan.cut_from_tokens > 0 &&
              !(figures && figures->batch == candidate.figures->batch)) {
     const Figures in_parts = figures_of(0);
@@ -91,7 +90,7 @@ PlanThere PriceAt(PlanSearch& search, const Candidate& candidate, const Point& p
   }
   if (!figures) return there;
   there.fits = fits(figures->batch);
-  if (there.fits) there.figures = std::move(figures);
+  if (there.fits) there.figures = figures;
   return there;
 }
 
