@@ -4,43 +4,33 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <limits>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/environment.h"
-#include "base/message.h"
 #include "base/plain_number.h"
-#include "base/quote.h"
 #include "base/units.h"
 #include "checkpoint/model_files.h"
 #include "cli/asked_question.h"
+#include "cli/known_disk.h"
 #include "cli/plan_changes.h"
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
-#include "engine/batch_price.h"
 #include "engine/choose_pipeline.h"
 #include "engine/rank_options.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/try_plans.h"
-#include "hardware/measure_disk.h"
 #include "hardware/profile.h"
-#include "hardware/thread_pool.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "planner/plan_search.h"
 #include "planner/sequences_together.h"
 #include "planner/verification_price.h"
-#include "weights/packed_directory.h"
 
 namespace convene::cli {
 namespace {
-
-constexpr double kGigaOfDisk = 1e9;
 
 // `are_free`: fewer ranks than were started may be used, with more threads each.
 planner::Constraints ConstraintsOf(const PlanOptions& options, const plan::Plan& resolved,
@@ -92,84 +82,17 @@ Result<KnownRanks> FindProfile(const ModelOptions& options, const plan::Plan& re
                                options.load.memory_budget);
 }
 
-// The disk that experts are read from, where the profile says nothing of it.
-struct DiskFound {
-  double gbps = 0;
-  double gbps_beside = 0;
-  double core_seconds_per_gb = 0;
-  bool is_direct = false;
-  std::string directory = {};
-  std::string words = {};    // what it reads, and how that is known
-  bool is_measured = false;  // otherwise it is what is usual
-};
-
-DiskFound UsualDisk(const std::string& why) {
-  DiskFound found{.gbps = engine::UsualRates(/*is_gpu=*/false).disk_bytes_per_second / kGigaOfDisk};
-  found.words = fmt::format("the disk is taken to read {} GB/s, as is usual, since {}",
-                            PlainNumber(found.gbps, 2), why);
-  return found;
-}
-
-// In less than a second, but where a disk takes longer to write what is then read.
-DiskFound MeasureDisk(const ModelOptions& options) {
-  constexpr double kSeconds = 0.2;
-  constexpr uint64_t kMostFileBytes = uint64_t{64} << 20;
-  // Where pages are, or will be.
-  const bool is_packed = weights::IsPackedDirectory(options.directory);
-  const std::string& directory = is_packed ? options.directory : options.load.page_directory;
-  std::error_code ignored;  // what is not there then, measuring says
-  if (!is_packed) std::filesystem::create_directories(directory, ignored);
-  PrintNote("measuring how fast {} is read, once, since experts have no room in memory\n",
-            Printable(directory));
-  const Result<std::vector<int>> cpus =
-      hardware::CpusForThisRank(LocalRankFromLauncher(), options.load.num_threads);
-  if (!cpus) return UsualDisk(cpus.error().message);
-  hardware::ThreadPool pool(*cpus);
-  const std::optional<uint64_t>& budget = options.load.memory_budget;
-  const Result<hardware::DiskRate> rate = hardware::MeasureDiskRead(
-      directory, kMostFileBytes, kSeconds, pool.started() ? &pool : nullptr,
-      budget ? engine::LeftOfBudget(*budget) : std::numeric_limits<uint64_t>::max());
-  if (!rate) return UsualDisk(rate.error().message);
-  DiskFound found{.gbps = rate->read.mean / kGigaOfDisk,
-                  .gbps_beside = rate->beside_bytes_per_second / kGigaOfDisk,
-                  .core_seconds_per_gb = rate->core_seconds_per_byte * kGigaOfDisk,
-                  .is_direct = rate->direct,
-                  .directory = std::filesystem::absolute(directory, ignored).string(),
-                  .is_measured = true};
-  found.words =
-      fmt::format("{} is read at {} GB/s, which was measured just now{}", Printable(directory),
-                  PlainNumber(found.gbps, 2), rate->direct ? "" : ", perhaps from the page cache");
-  return found;
-}
-
-// Beside the costs of steps, which were kept before.
-void KeepDisk(const DiskFound& disk, const cost::MachineProfile& profile) {
-  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (!kept || !evaluate::IsOfSameMachine(*kept, profile)) return;
-  kept->machine.disk_gbps = disk.gbps;
-  kept->machine.disk_gbps_beside = disk.gbps_beside;
-  kept->machine.disk_core_seconds_per_gb = disk.core_seconds_per_gb;
-  kept->machine.disk_direct = disk.is_direct;
-  kept->machine.disk_directory = disk.directory;
-  const Status saved = hardware::SaveProfileJson(cost::ToJson(*kept), hardware::ProfilePath());
-  if (!saved) PrintNote("the disk's rate is not kept: {}\n", saved.error().message);
-}
-
-// Nothing: it is known, or nothing would be read from it. Otherwise `profile` knows it afterwards.
-std::optional<DiskFound> LearnDisk(const ModelOptions& options, const model::ModelSpec& spec,
-                                   bool fits, cost::MachineProfile& profile) {
+// Nothing: the disk is known, or nothing would be read from it.
+std::optional<KnownDisk> LearnDiskIfNeeded(const ModelOptions& options,
+                                           const model::ModelSpec& spec, bool fits,
+                                           cost::MachineProfile& profile) {
   const bool has_experts = std::ranges::any_of(
       spec.layers, [](const model::LayerSpec& layer) { return layer.moe.has_value(); });
   if (fits || !has_experts || profile.machine.disk_gbps > 0) return {};
-  const bool may_measure = !options.plan.layout && !RanksShareCores();
-  const DiskFound disk =
-      may_measure ? MeasureDisk(options)
-                  : UsualDisk(options.plan.layout ? "nothing is measured where --layout is given"
-                                                  : "ranks share cores, and nothing is measured");
-  if (disk.is_measured) KeepDisk(disk, profile);
-  profile.machine.disk_gbps = disk.gbps;
-  profile.machine.disk_core_seconds_per_gb = disk.core_seconds_per_gb;
-  return disk;
+  const char* const why_not = options.plan.layout ? "nothing is measured where --layout is given"
+                              : RanksShareCores() ? "ranks share cores, and nothing is measured"
+                                                  : "";
+  return LearnDisk(options, why_not, profile);
 }
 
 // Whether all cores of the host in one process would be faster, where this is known: people start
@@ -256,12 +179,13 @@ std::string VerifyIfWorthIt(const ModelOptions& options, comm::Group& ranks,
   const std::vector<int> plans = PlansToTry(answer);
   const planner::RankSetup& setup = answer.candidates[answer.chosen].setup;
   if (setup.num_ranks != ranks.size()) return "";  // only all of them can try plans
+  constexpr double kGiga = 1e9;
   const planner::VerificationPrice price =
       PriceVerification(search, answer, plans, tokens,
                         {.runs = 1 + static_cast<int>(evaluate::kFewestRuns),  // one to warm up
                          .decode_steps = evaluate::kDecodeSteps,
                          .ranks_per_host = LocalRankFromLauncher().count,
-                         .disk_bytes_per_second = kGigaOfDisk * profile.machine.disk_gbps,
+                         .disk_bytes_per_second = kGiga * profile.machine.disk_gbps,
                          .memory_bytes_per_second =
                              search.question().source.FiguresOf(setup).memory_bytes_per_second});
   if (plans.size() < 2 || !price.is_worth_it()) return "";
@@ -534,8 +458,8 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
     }
   }
   const planner::RankSetup whole = {num_ranks, asked->num_threads, first_format};
-  const std::optional<DiskFound> disk =
-      LearnDisk(options, spec, Fits(question, resolved, whole, workload.batch), asked->profile);
+  const std::optional<KnownDisk> disk = LearnDiskIfNeeded(
+      options, spec, Fits(question, resolved, whole, workload.batch), asked->profile);
   const std::string batch = ChooseTogether(options, question, workload);
   planner::PlanSearch search(question);
   Result<planner::PlanAnswer> answer = SearchPlan(search);

@@ -5,6 +5,7 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "cli/mixtral_config_test.h"
 #include "cli/plan_report.h"
 #include "cli/planned_question.h"
 #include "cli/profile_option.h"
@@ -106,12 +107,7 @@ TEST_F(PlanTest, FiguresForProgramsAreWhole) {
 // Of a larger model than that of the tests, so that there are more plans than are shown of which
 // each rounds something and is faster than all that do not.
 TEST_F(PlanTest, WhatIsRoundedIsSaidOfEveryPlanAndTheBestExactOneIsShown) {
-  Write("config.json", R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
-      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2,
-      "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
-      "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 32768,
-      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "hidden_act": "silu",
-      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  Write("config.json", kTwoLayersOfMixtral);
   const auto plan = [&](std::vector<std::string> words) {
     words.insert(words.begin(), {"plan", Path("config.json"), "--profile", "a100-nvlink", "--ranks",
                                  "2", "--batch", "16"});

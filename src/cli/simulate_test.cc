@@ -4,6 +4,7 @@
 
 #include "cli/commands_test.h"
 #include "cli/invented_profile_test.h"
+#include "cli/mixtral_config_test.h"
 #include "plan/plan.h"
 
 namespace convene::cli {
@@ -295,13 +296,7 @@ TEST_F(SimulateTest, WhatWouldGiveRoomIsTried) {
                     Not(HasSubstr("more ranks")), HasSubstr("--memory-per-rank")));
   EXPECT_THAT(error("int4.json", "0.001", model_, "16384"),
               HasSubstr(": more memory (--memory-per-rank) would do"));
-  // 5.4 GiB of experts with weights in bf16.
-  Write("config.json", R"({"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
-      "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2,
-      "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
-      "num_experts_per_tok": 2, "vocab_size": 32000, "max_position_embeddings": 32768,
-      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "hidden_act": "silu",
-      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  Write("config.json", kTwoLayersOfMixtral);
   EXPECT_THAT(error("hand.json", "2.5", Path("config.json"), "512"),
               HasSubstr(": weights in int8, a plan of more ranks or more memory"));
   EXPECT_THAT(

@@ -43,14 +43,20 @@ Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::ThreadPool&
     PrintNote("disk not measured: {}\n", disk.error().message);
     return {};
   }
-  profile.disk_gbps = disk->read.mean / kGigaOfMachine;
-  profile.disk_direct = disk->direct;
-  profile.disk_gbps_beside = disk->beside_bytes_per_second / kGigaOfMachine;
-  profile.disk_core_seconds_per_gb = disk->core_seconds_per_byte * kGigaOfMachine;
+  SetDisk(*disk, options.disk_directory, profile);
   return {};
 }
 
 }  // namespace
+
+void SetDisk(const hardware::DiskRate& disk, const std::string& directory,
+             hardware::Profile& profile) {
+  profile.disk_gbps = disk.read.mean / kGigaOfMachine;
+  profile.disk_gbps_beside = disk.beside_bytes_per_second / kGigaOfMachine;
+  profile.disk_core_seconds_per_gb = disk.core_seconds_per_byte * kGigaOfMachine;
+  profile.disk_direct = disk.direct;
+  profile.disk_directory = directory;
+}
 
 hardware::Profile DescribeMachine(const hardware::Topology& topology,
                                   const hardware::ThreadPool& pool, hardware::Isa isa) {

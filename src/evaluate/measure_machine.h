@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "hardware/isa.h"
+#include "hardware/measure_disk.h"
 #include "hardware/profile.h"
 #include "hardware/thread_pool.h"
 #include "hardware/topology.h"
@@ -33,6 +34,10 @@ struct MeasureOptions {
 // What is known of it without a measurement: all rates are 0.
 hardware::Profile DescribeMachine(const hardware::Topology& topology,
                                   const hardware::ThreadPool& pool, hardware::Isa isa);
+
+// What was measured of the disk that `directory` is on.
+void SetDisk(const hardware::DiskRate& disk, const std::string& directory,
+             hardware::Profile& profile);
 
 // All threads of `pool` with the instructions of `isa`. Rates are the medians of many passes.
 // Errors: no memory to measure with, a disk that is required and cannot be measured.

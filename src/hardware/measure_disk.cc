@@ -287,11 +287,14 @@ Status MeasureBeside(const Prepared& prepared, double budget_s, ThreadPool& comp
     reader = std::jthread([&] {
       // Whoever called is bound to one CPU of the pool, as threads that it starts are.
       static_cast<void>(SetAffinity(computing.cpus()).ok());
-      for (uint64_t first = 0; goes_on && failure == 0; first += kRequestsPerPass) {
-        failure = ReadRequests(prepared.file, prepared.file_bytes, {.first = first},
-                               prepared.buffers.bytes(), &core_seconds);
+      // Once at least, however late this thread begins.
+      do {
+        DropCached(prepared.file);
+        failure =
+            ReadRequests(prepared.file, prepared.file_bytes, {.first = read_bytes / kRequestBytes},
+                         prepared.buffers.bytes(), &core_seconds);
         read_bytes += kRequestsPerPass * kRequestBytes;
-      }
+      } while (goes_on && failure == 0);
     });
   } catch (const std::system_error&) {
     return {};  // the system grants no more threads
@@ -300,7 +303,7 @@ Status MeasureBeside(const Prepared& prepared, double budget_s, ThreadPool& comp
   goes_on = false;
   reader.join();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  if (failure != 0) return SystemError("cannot read what was written to measure a disk", failure);
+  if (failure != 0) return SystemError("cannot read the file by which a disk is measured", failure);
   found.beside_bytes_per_second = static_cast<double>(read_bytes) / elapsed.count();
   found.core_seconds_per_byte = core_seconds / static_cast<double>(read_bytes);
   return {};
