@@ -58,6 +58,15 @@ if [ "$(nproc)" -ge 2 ]; then
     # shellcheck disable=SC2046
     CONVENE_CACHE_DIR=$work/cache_of_disk ranks 2 $(wide) --page-dir "$work/pages" --memory-budget "$1MiB" >"$work/out" 2>"$work/err"
   }
+  # A busy machine makes the link of the kept costs seem another one than that at hand: then they are measured anew, for which
+  # there is no room in a little budget.
+  little_with_costs() { # MIB
+    for _ in 1 2 3; do
+      little "$1" || return 1
+      grep -q 'since the kept costs are of a link' "$work/err" || return 0
+      little 1024 || return 1
+    done
+  }
   if little 1; then fail "a budget of nothing was accepted"; fi
   least=$(grep -o 'least budget is --memory-budget [0-9]*' "$work/err" | grep -o '[0-9]*$' | head -1)
   # The budget holds while costs are measured, too.
@@ -69,7 +78,7 @@ if [ "$(nproc)" -ge 2 ]; then
   cp -r "$work/cache" "$work/cache_of_disk"
   num_measured=0
   for _ in one two; do
-    little "$((${least:-100} + 16))" || fail "a little budget: $(tail -1 "$work/err")"
+    little_with_costs "$((${least:-100} + 16))" || fail "a little budget: $(tail -1 "$work/err")"
     cmp -s "$work/one_wide" "$work/out" || fail "a little budget gave another text"
     grep -q '^plan: .*in memory and the others read from the disk' "$work/err" || fail "a little budget: $(cat "$work/err")"
     if grep -q '^measuring how fast .*pages is read, once' "$work/err"; then num_measured=$((num_measured + 1)); fi
