@@ -2,7 +2,8 @@
 """Predictions of disaggregated steps, and steps that are solved each: disaggregated_predictions.py [--out FILE.md]
 
 Runs build/release/scenario_bench on four ranks (2 with attention, 2 with experts), each a process of one thread with half a core
-(bench/limited_rank.sh, whose kernels are real and not slowed), over scripts/slow-link.sh, as root. Costs are measured first, by the
+(bench/limited_rank.sh, whose kernels are real and not slowed), over scripts/slow-link.sh, as root; or with --slow-down each with
+real kernels that take so many times as long, without a limit of its cores (bench/slowed_device.h). Costs are measured first, by the
 same ranks, and kept for this program alone; each point is predicted before its steps run. The steps with a shared expert are also
 one trace of mixed lengths: those that are solved each are compared with the best pipeline that holds for all of them, which is
 chosen by odd rounds; times and the ratio are those of the even ones, and what two runs of one plan differ by (the median over all
@@ -27,6 +28,7 @@ import sys
 import tempfile
 
 from planned_runs import check_rounds, even_rounds, odd_rounds, open_results
+from prediction_table import SUMMARY_HEAD, errors_of, summary as table_row
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Two layers with experts as DeepSeek-V2-Lite has them, whose weights do not fit into caches, and a model whose weights do.
@@ -48,8 +50,10 @@ def run(options, has_shared, tokens, plans):
     model, shared = MODELS[options.model]
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         each = ["--each", 4] if options.each else []
+        limited = [] if options.slow_down else [ROOT / "bench/limited_rank.sh", options.cores]
+        slowed = ["--slow-down", options.slow_down, "--costs", pathlib.Path(os.environ["CONVENE_CACHE_DIR"]) / "slowed.json"] if options.slow_down else []
         command = [ROOT / "scripts/slow-link.sh", *each, options.link, "mpirun", "-n", 4, "--oversubscribe", "--bind-to", "none",
-                   ROOT / "bench/limited_rank.sh", options.cores, ROOT / "build/release/scenario_bench", "--threads", 1, "--predict",
+                   *limited, ROOT / "build/release/scenario_bench", *slowed, "--threads", 1, "--predict",
                    "--repeat", options.repeat, *model, "--shared", shared if has_shared else 0, "--sequence", 512, "--layout", LAYOUT,
                    "--tokens", ",".join(map(str, tokens)), "--json", file.name]
         for plan in plans:
@@ -58,17 +62,19 @@ def run(options, has_shared, tokens, plans):
         return [point | {"shared": has_shared} for point in json.load(file)]
 
 
-def error(point, key="planned_s"):
-    return point[key] / point["median_s"] - 1
+def errors(point):
+    return errors_of(point["predicted"], point)
+
+
+def error_of_replay(point):
+    return point["replayed_s"] / point["median_s"] - 1
 
 
 def summary(what, points):
     if not points:
         return
-    errors = sorted(abs(error(point)) for point in points)
-    others = statistics.median(abs(error(point, "replayed_s")) for point in points)
-    print(f"{what}: {len(points)} points, from costs {100 * statistics.median(errors):.1f} % off in the median, "
-          f"{100 * errors[-1]:.1f} % at most; from other rounds {100 * others:.1f} %")
+    others = statistics.median(abs(error_of_replay(point)) for point in points)
+    print(table_row(what, [{**point, **errors(point)} for point in points]) + f" {100 * others:.1f} % |")
 
 
 # Names of the columns, as src/planner/workload.cc has them.
@@ -116,13 +122,13 @@ def compare_trace(what, points, steps):
 
 
 def markdown(points):
-    text = ("| shared | tokens/rank | plan | rounds, ms | measured, ms | predicted, ms | error | error from other rounds |\n"
-            "|---|---:|---|---|---:|---:|---:|---:|\n")
+    text = ("| shared | tokens/rank | plan | rounds, ms | measured, ms | predicted, ms | error | after drift | error from other rounds |\n"
+            "|---|---:|---|---|---:|---:|---:|---:|---:|\n")
     for point in points:
         rounds = " ".join(f"{1e3 * value:.1f}" for value in point["seconds"])
         text += (f"| {'yes' if point['shared'] else 'no'} | {point['tokens_per_rank']} | `{point['plan']}` | {rounds} | "
-                 f"{1e3 * point['median_s']:.1f} | {1e3 * point['planned_s']:.1f} | {100 * error(point):+.1f} % | "
-                 f"{100 * error(point, 'replayed_s'):+.1f} % |\n")
+                 f"{1e3 * point['median_s']:.1f} | {1e3 * point['predicted']['predicted_s']:.1f} | {100 * errors(point)['raw']:+.1f} % | {100 * errors(point)['drift']:+.1f} % | "
+                 f"{100 * error_of_replay(point):+.1f} % |\n")
     return text
 
 
@@ -133,6 +139,7 @@ def main():
     parser.add_argument("--model", choices=MODELS, default="small", help="which invented model")
     parser.add_argument("--each", action="store_true", help="each rank has a link of its own to a switch (scripts/slow-link.sh)")
     parser.add_argument("--cores", default="0.5", help="as bench/limited_rank.sh wants them")
+    parser.add_argument("--slow-down", type=float, help="real kernels that take so many times as long, in place of --cores")
     parser.add_argument("--tokens", type=lambda text: [int(word) for word in text.split(",")], default=[16, 64, 256, 512])
     parser.add_argument("--repeat", type=int, default=4,
                         help="rounds, at least 2; of a multiple of 4 odd and even ones have both orders as often")
@@ -162,6 +169,8 @@ def main():
         trace = run_and_write(True, options.tokens, STATIC + [SOLVED])
         others = run_and_write(False, options.tokens, BASELINES + STATIC[2:4])
         ordinary = run_and_write(True, options.tokens[-2:-1], ORDINARY)
+    head, line = SUMMARY_HEAD
+    print(f"{head} from other rounds: median |\n{line}---|")
     summary("disaggregated", trace + others)
     for tokens, group in itertools.groupby(sorted(trace + others, key=lambda p: p["tokens_per_rank"]), lambda p: p["tokens_per_rank"]):
         summary(f"  of {tokens} tokens", list(group))

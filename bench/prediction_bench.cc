@@ -21,6 +21,7 @@
 #include "base/environment.h"
 #include "base/median.h"
 #include "bench/prediction_grid.h"
+#include "bench/step_prediction.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "device/cpu/cpu_device.h"
@@ -143,27 +144,11 @@ Result<Json> PredictPoint(const GridPoint& point, const model::ModelSpec& spec,
       spec, *formats, engine::WireFormatOf(plan->wire, point.num_ranks),
       engine::ReturnsFp8(plan->wire));
   question.groups = evaluate::RowsOf(point.step, roles);
-  const auto predict = [&](const cost::MachineState& state) {
-    return planner::PredictStep(question, planner::MeasuredPricer(costs, state));
-  };
-  const Result<planner::PredictedStep> predicted = predict({});
+  const Result<StepPrediction> predicted = PredictStepOfCosts(question, costs);
   if (!predicted) return predicted.error();
-  // What a slower memory or slower cores add: the drift of a round is applied to these.
-  const Result<planner::PredictedStep> memory = predict({.memory = 1.1});
-  const Result<planner::PredictedStep> compute = predict({.compute = 1.1});
-  CHECK(memory && compute, "the same step");
   Json line = ToJson(point);
   line["profile"] = profile;
-  line["predicted_s"] = predicted->seconds;
-  const cost::Interval interval =
-      cost::IntervalOf(planner::OutlineOf(*predicted), cost::ErrorsOf(costs));
-  line["low_s"] = interval.low;
-  line["high_s"] = interval.high;
-  line["memory_s"] = (memory->seconds - predicted->seconds) / 0.1;
-  line["compute_s"] = (compute->seconds - predicted->seconds) / 0.1;
-  line["extrapolated"] = predicted->extrapolated_share;
-  line["read_bytes_per_s"] = costs.reference.read_bytes_per_second;
-  line["dot_operations_per_s"] = costs.reference.dot_operations_per_second;
+  line.update(ToJson(*predicted));
   return line;
 }
 

@@ -73,21 +73,26 @@ def points_of(predictions_path, runs_path):
         if made != ran:
             sys.exit(f"{runs_path} ran {run['key']} for a prediction of {ran[0]} s from profile {ran[1]}, and {predictions_path} predicts "
                      f"{made[0]} s from profile {made[1]}: a prediction must be there before its runs, so run this one's anew")
-        rounds = list(zip(run["seconds"], run["read_bytes_per_s"], run["dot_operations_per_s"]))
-        predicted = prediction["predicted_s"]
-        point = {
-            **prediction,
-            "runs": runs_path,
-            "seconds": run["seconds"],
-            "measured_s": statistics.median(run["seconds"]),
-            "raw": statistics.median(predicted / seconds - 1 for seconds, _, _ in rounds),
-            "drift": statistics.median(corrected(prediction, read, dot) / seconds - 1 for seconds, read, dot in rounds),
-        }
-        for which in ("raw", "drift"):
-            longer = 1 / (1 + point[which])
-            point["inside_" + which] = (prediction["low_s"] <= longer * predicted <= prediction["high_s"])
-        points.append(point)
+        points.append({**prediction, "runs": runs_path, "seconds": run["seconds"], **errors_of(prediction, run)})
     return points
+
+
+def errors_of(prediction, run):
+    """Of the rounds of `run`: what was measured, the error raw and after drift, and whether the interval held."""
+    rounds = list(zip(run["seconds"], run["read_bytes_per_s"], run["dot_operations_per_s"]))
+    predicted = prediction["predicted_s"]
+    errors = {
+        "measured_s": statistics.median(run["seconds"]),
+        "raw": statistics.median(predicted / seconds - 1 for seconds, _, _ in rounds),
+        "drift": statistics.median(corrected(prediction, read, dot) / seconds - 1 for seconds, read, dot in rounds),
+    }
+    for which in ("raw", "drift"):
+        longer = 1 / (1 + errors[which])
+        errors["inside_" + which] = prediction["low_s"] <= longer * predicted <= prediction["high_s"]
+    return errors
+
+
+SUMMARY_HEAD = ["| | points | raw: median | 90 % | worst | bias | inside | after drift: median | 90 % | worst | bias | inside |", "|" + "---|" * 12]
 
 
 def summary(name, points):
@@ -116,8 +121,8 @@ def rank_correlation(first, second):
     return 1 - 6 * sum((x - y) ** 2 for x, y in zip(a, b)) / (n * (n * n - 1))
 
 
-def regrets(points):
-    """By group of plans that took turns: regret, the noise beside it, and the correlation of ranks.
+def regrets(points, same=("runs", "model", "weights", "link", "ranks", "threads", "batch", "tokens", "context")):
+    """By group of plans that took turns, those with the same of `same`: regret, the noise beside it, and the correlation of ranks.
 
     The best of odd rounds is compared in even ones, so plans that ran in one round alone are left out.
     """
@@ -125,8 +130,7 @@ def regrets(points):
     for point in points:
         if len(point["seconds"]) < 2:
             continue
-        groups[tuple(point[key] for key in ("runs", "model", "weights", "link", "ranks", "threads", "batch", "tokens",
-                                            "context"))].append(point)
+        groups[tuple(point[key] for key in same)].append(point)
     rows = []
     for plans in groups.values():
         if len(plans) < 2:
@@ -142,6 +146,16 @@ def regrets(points):
                                             [plan["measured_s"] for plan in plans]),
         })
     return rows
+
+
+def words_of_regrets(rows):
+    lines = []
+    for key in ("regret", "noise"):
+        values = [row[key] for row in rows]
+        lines.append(f"{key}: {100 * statistics.median(values):.1f} % in the median, {100 * quantile(values, 0.9):.1f} % at "
+                     f"the 90th percentile, {100 * max(values):.1f} % at worst, of {len(values)} choices")
+    correlations = [row["correlation"] for row in rows]
+    return lines + [f"rank correlation of plans: {statistics.median(correlations):.2f} in the median, {min(correlations):.2f} at worst"]
 
 
 def write_all(path, points):
@@ -173,9 +187,7 @@ def main():
         sys.exit("nothing has run")
     if options.all:
         write_all(options.all, points)
-    print("| | points | raw: median | 90 % | worst | bias | inside | after drift: median | 90 % | worst | bias | inside |")
-    print("|" + "---|" * 12)
-    print(summary("all", points))
+    print("\n".join([*SUMMARY_HEAD, summary("all", points)]))
     for title, key in (("link", "link"), ("ranks", "ranks"), ("threads", "threads"), ("weights", "weights"), ("plan", "plan")):
         values = sorted({str(point[key]) for point in points})
         for value in values if len(values) > 1 else []:
@@ -187,14 +199,7 @@ def main():
     if once:
         print(f"\n{once} of {len(points)} points ran in one round, and no regret is told of them: it takes --rounds 2 or more")
     if rows:
-        print()
-        for key in ("regret", "noise"):
-            values = [row[key] for row in rows]
-            print(f"{key}: {100 * statistics.median(values):.1f} % in the median, {100 * quantile(values, 0.9):.1f} % at "
-                  f"the 90th percentile, {100 * max(values):.1f} % at worst, of {len(values)} choices")
-        correlations = [row["correlation"] for row in rows]
-        print(f"rank correlation of plans: {statistics.median(correlations):.2f} in the median, "
-              f"{min(correlations):.2f} at worst")
+        print("\n" + "\n".join(words_of_regrets(rows)))
 
 
 if __name__ == "__main__":

@@ -11,20 +11,25 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "base/check.h"
 #include "base/environment.h"
+#include "base/median.h"
 #include "bench/results_file.h"
 #include "bench/scenario_figures.h"
 #include "bench/scenario_variant.h"
 #include "bench/slowed_device.h"
+#include "bench/step_prediction.h"
 #include "comm/agree.h"
 #include "comm/connect.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/choose_pipeline.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/known_costs.h"
+#include "evaluate/reference_kernel.h"
+#include "hardware/profile.h"
 #include "hardware/topology.h"
 #include "kernels/choose_kernels.h"
 #include "plan/plan.h"
@@ -32,6 +37,7 @@
 #include "planner/expert_cuts.h"
 #include "planner/predict_step.h"
 #include "planner/step_turns.h"
+#include "planner/workload.h"
 #include "planner/workload_steps.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
@@ -40,6 +46,8 @@ namespace convene::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr kernels::WeightFormat kWeights = kernels::WeightFormat::kBf16;
 
 struct Options {
   evaluate::ModelShape shape;
@@ -53,6 +61,7 @@ struct Options {
   int threads = 1;
   double slow_down = 1;  // operators take so many times as long (slowed_device.h)
   bool predict = false;
+  std::string costs_path;  // of slowed ranks
   std::string json_path;
 };
 
@@ -60,11 +69,7 @@ class Bench {
  public:
   Bench(const Options& options, comm::Group& group, hardware::ThreadPool& pool,
         const kernels::KernelSet& kernels)
-      : options_(options),
-        group_(group),
-        pool_(pool),
-        kernels_(kernels),
-        device_(MakeSlowedDevice(device::MakeCpuDevice(kernels, pool), options.slow_down)) {}
+      : options_(options), group_(group), pool_(pool), kernels_(kernels), device_(MakeDevice()) {}
 
   Status Run() {
     std::vector<Variant> variants;
@@ -88,6 +93,10 @@ class Bench {
   }
 
  private:
+  std::unique_ptr<device::Device> MakeDevice() const {
+    return MakeSlowedDevice(device::MakeCpuDevice(kernels_, pool_), options_.slow_down);
+  }
+
   // Collective: what rank 0 says of something that it alone does.
   template <typename Do>
   Status OnRank0(Do&& something) {
@@ -136,14 +145,14 @@ class Bench {
 
   // What the planner says of a plan, by costs of other models, after its choice where that is asked
   // for.
-  Status Predict(evaluate::InventedModel& model, int tokens, Variant& variant) {
-    if (!options_.predict || group_.size() == 1) return {};
+  Status Predict(evaluate::InventedModel& model, int tokens, double skew, Variant& variant) {
+    if (!Predicts()) return {};
     const Result<const engine::KnownCosts*> known = CostsOf(variant.plan);
     if (!known) return known.error();
     if (group_.rank() == 0) {
       const cost::StepCosts& costs = (*known)->ranks;
       if (variant.plan.auto_pipeline || variant.fit_cuts) Choose(model, tokens, costs, variant);
-      const Status predicted = PredictStep(model, tokens, costs, variant);
+      const Status predicted = PredictStep(model, tokens, skew, costs, variant);
       if (!predicted) return predicted;
     }
     // Rank 0 alone has costs.
@@ -174,12 +183,16 @@ class Bench {
     return sequences;
   }
 
-  // On rank 0: the whole step, as the search of plans prices it.
-  Status PredictStep(evaluate::InventedModel& model, int tokens, const cost::StepCosts& costs,
-                     Variant& variant) const {
+  // On rank 0: the whole step, as the search of plans prices it. Rows that an expert's capacity
+  // adds or drops have no price.
+  Status PredictStep(evaluate::InventedModel& model, int tokens, double skew,
+                     const cost::StepCosts& costs, Variant& variant) const {
+    if (variant.capacity_factor > 0) return {};
     const planner::MeasuredPricer pricer(costs);
     const strategy::Roles roles = variant.plan.layout;
     planner::StepQuestion question{.spec = model.whole_spec()};
+    question.shares = planner::SharesOf(
+        {.skew = skew, .num_experts_skew = options_.num_experts_skew}, model.whole_spec());
     question.options.roles = roles;
     question.options.pipeline = variant.plan.pipeline;
     question.options.bytes = BytesOf(model, variant);
@@ -193,9 +206,9 @@ class Bench {
       variant.name += fmt::format(" ({} x {})", question.options.pipeline.micro_batches,
                                   question.options.pipeline.chunks);
     }
-    const Result<planner::PredictedStep> predicted = planner::PredictStep(question, pricer);
+    const Result<StepPrediction> predicted = PredictStepOfCosts(question, costs);
     if (!predicted) return predicted.error();
-    variant.predicted_seconds = predicted->seconds;
+    variant.predicted = *predicted;
     return {};
   }
 
@@ -246,13 +259,19 @@ class Bench {
     const std::string key = plan::ToText(plan.layout);
     if (const auto found = costs_.find(key); found != costs_.end()) return &found->second;
     const comm::WireFormat wire = engine::WireFormatOf(plan.wire, group_.size());
-    Result<engine::KnownCosts> known =
-        evaluate::KeptOrMeasuredCosts()({.group = group_,
-                                         .pool = pool_,
-                                         .kernels = kernels_,
-                                         .ledger = ledger_,
-                                         .weights = kernels::WeightFormat::kBf16,
-                                         .wire = wire});
+    evaluate::KnownCostsOptions how{.profile_path = hardware::ProfilePath()};
+    if (options_.slow_down > 1) {
+      how.profile_path = options_.costs_path;
+      how.seconds *= options_.slow_down;
+      how.make_device = [this] { return MakeDevice(); };
+    }
+    Result<engine::KnownCosts> known = evaluate::KnownStepCosts({.group = group_,
+                                                                 .pool = pool_,
+                                                                 .kernels = kernels_,
+                                                                 .ledger = ledger_,
+                                                                 .weights = kWeights,
+                                                                 .wire = wire},
+                                                                how);
     if (!known) return known.error();
     if (group_.rank() == 0) fmt::print("{}\n", known->source);
     return &costs_.emplace(key, *std::move(known)).first->second;
@@ -270,6 +289,8 @@ class Bench {
     std::vector<runtime::RecordedStep> steps = {};
   };
 
+  bool Predicts() const { return options_.predict && group_.size() > 1; }
+
   // All skews and variants in turn, again and again: in a round they read the same tokens, and
   // after every second round they take turns in the other order, so that odd and even rounds have
   // both.
@@ -279,7 +300,8 @@ class Bench {
       for (Variant variant : variants) {
         const Result<evaluate::InventedModel*> model = ModelOf(variant.plan.layout);
         if (!model) return model.error();
-        if (Status predicted = Predict(**model, tokens, variant); !predicted) return predicted;
+        if (Status predicted = Predict(**model, tokens, skew, variant); !predicted)
+          return predicted;
         Result<runtime::Transformer> transformer = Transformer(**model, variant, tokens, skew);
         if (!transformer) return transformer.error();
         all.push_back({skew, std::move(variant), *std::move(transformer)});
@@ -287,17 +309,34 @@ class Bench {
             [this](const runtime::RecordedStep& step) { last_step_ = step; });
       }
     }
+    std::optional<evaluate::ReferenceKernel> reference;
+    if (Predicts()) {
+      auto made = evaluate::ReferenceKernel::Create(kernels_, pool_,
+                                                    runtime::DefaultFormats(kWeights), ledger_);
+      const Status mine = made ? Status() : Status(made.error());
+      if (const Status had = comm::AgreeOnSuccess(group_, mine); !had) return had;
+      reference.emplace(*std::move(made));
+    }
+    std::vector<cost::ReferenceSpeed> speeds;  // by round
     std::vector<size_t> turns(all.size());
     std::iota(turns.begin(), turns.end(), size_t{0});
     for (int round = -1; round < options_.repeats; ++round) {
       if (round > 0 && round % 2 == 0) std::ranges::reverse(turns);
       const uint64_t state_of_round = state_;
+      std::vector<double> reads;
+      std::vector<double> dots;
       for (const size_t index : turns) {
         Series& series = all[index];
+        if (reference) {
+          const cost::ReferenceSpeed speed = reference->Measure(group_);
+          reads.push_back(speed.read_bytes_per_second);
+          dots.push_back(speed.dot_operations_per_second);
+        }
         state_ = state_of_round;
         RunStep(series.transformer, series.variant.plan.layout, tokens);
         if (round >= 0 && group_.rank() == 0) series.steps.push_back(last_step_);
       }
+      if (round >= 0 && reference) speeds.push_back({Median(reads), Median(dots)});
     }
     // Before rank 0 tells the end while others begin with the next point.
     for (Series& series : all) {
@@ -312,7 +351,8 @@ class Bench {
       Report(all[i], tokens,
              {.steps = all[i].steps,
               .first = all[i - i % variants.size()].steps,
-              .flat = all[i % variants.size()].steps});
+              .flat = all[i % variants.size()].steps},
+             speeds);
     }
     return {};
   }
@@ -355,11 +395,18 @@ class Bench {
     return state_;
   }
 
-  void Report(const Series& series, int tokens, const Repeated& repeated) {
+  // `speeds`: of the reference kernels in each round, where something was predicted.
+  void Report(const Series& series, int tokens, const Repeated& repeated,
+              std::span<const cost::ReferenceSpeed> speeds) {
     const Variant& variant = series.variant;
     Json point = {{"plan", variant.name},      {"layout", plan::ToText(variant.plan.layout)},
                   {"tokens_per_rank", tokens}, {"experts", options_.shape.experts},
-                  {"skew", series.skew},       {"planned_s", variant.predicted_seconds}};
+                  {"skew", series.skew},       {"predicted", nullptr}};
+    if (variant.predicted) point["predicted"] = ToJson(*variant.predicted);
+    for (const cost::ReferenceSpeed& speed : speeds) {
+      point["read_bytes_per_s"].push_back(speed.read_bytes_per_second);
+      point["dot_operations_per_s"].push_back(speed.dot_operations_per_second);
+    }
     point.update(FiguresOf(repeated));
     for (const runtime::RecordedStep& step : series.steps) {
       point["seconds"].push_back(step.timeline.seconds());
@@ -375,7 +422,7 @@ class Bench {
                variant.name, tokens, series.skew, of("median_s") * 1e3, of("least_s") * 1e3,
                of("most_s") * 1e3, rounds("all_rounds"), rounds("even_rounds"));
     if (of("replayed_s") > 0) fmt::print(", replayed {:.1f} ms", of("replayed_s") * 1e3);
-    if (of("planned_s") > 0) fmt::print(", predicted {:.1f} ms", of("planned_s") * 1e3);
+    if (variant.predicted) fmt::print(", predicted {:.1f} ms", variant.predicted->seconds * 1e3);
     fmt::print("\n");
     std::fflush(stdout);
     points_.push_back(std::move(point));
@@ -417,6 +464,10 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(1.0, 100.0));
   app.add_flag("--predict", options.predict,
                "Say what the planner expects, by costs of other models");
+  app.add_option(
+      "--costs", options.costs_path,
+      "With --slow-down and --predict: a profile of such ranks; one that is not there is "
+      "measured and written");
   app.add_option("--json", options.json_path);
 }
 
@@ -425,6 +476,10 @@ int Main(int argc, char** argv) {
   Options options;
   AddOptions(app, options);
   CLI11_PARSE(app, argc, argv);
+  if (options.predict && options.slow_down > 1 && options.costs_path.empty()) {
+    fmt::print(stderr, "scenario_bench: --predict of slowed ranks needs --costs FILE\n");
+    return 1;
+  }
   Result<std::unique_ptr<comm::Group>> group = comm::Connect();
   const auto fail = [](const Error& error) {
     fmt::print(stderr, "scenario_bench: {}\n", error.message);

@@ -1,9 +1,11 @@
 // A plan under test, in the words of scenario_bench.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "bench/step_prediction.h"
 #include "plan/plan.h"
 
 namespace convene::bench {
@@ -12,9 +14,9 @@ struct Variant {
   std::string name;
   plan::Plan plan = {};
   double capacity_factor = 0;
-  bool fit_cuts = false;         // chunks of experts end where the planner says
-  bool is_solved = false;        // each step by itself, by lines through prices of its tasks
-  double predicted_seconds = 0;  // 0: not asked for
+  bool fit_cuts = false;   // chunks of experts end where the planner says
+  bool is_solved = false;  // each step by itself, by lines through prices of its tasks
+  std::optional<StepPrediction> predicted = {};  // none: not asked for, or nobody can say
 };
 
 // Words with commas: base (no overlap), pipeline=N[:experts] or auto, cuts=fit (with --predict),

@@ -98,8 +98,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (text.substr(0, text.find('\n')).find(',') != text.npos && text.find('\n') != text.npos) {
-    const auto requests = planner::RequestsFromTrace(text);
-    if (requests) CheckWorkload({.requests = *requests});
+    const auto trace = planner::RequestsFromTrace(text);
+    if (trace) CheckWorkload({.requests = trace->requests});
     return 0;
   }
   const size_t space = text.find(' ');

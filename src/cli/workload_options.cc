@@ -14,7 +14,6 @@
 #include "cli/output.h"
 #include "cli/parsed_by.h"
 #include "cli/value_options.h"
-#include "cost/csv.h"
 #include "cost/expected_sizes.h"
 
 namespace convene::cli {
@@ -31,18 +30,13 @@ Result<nlohmann::json> ReadJson(const std::string& path) {
 Status ReadTrace(const std::string& path, planner::Workload& workload) {
   const Result<std::string> csv = ReadText(path);
   if (!csv) return csv.error();
-  Result<std::vector<planner::RequestLengths>> requests = planner::RequestsFromTrace(*csv);
-  if (!requests) return requests.error().At(path);
-  const Result<cost::CsvTable> table = cost::CsvTable::Parse(*csv);
-  if (!table) return table.error().At(path);
-  if (const size_t left_out = table->num_rows() - requests->size(); left_out > 0) {
-    PrintNote("{} of {} requests of {} have no prompt or no answer{}, and are left out\n", left_out,
-              table->num_rows(), Quote(path),
-              requests->size() < planner::kMostRequests
-                  ? ""
-                  : ", or are behind as many as are looked at");
+  Result<planner::TraceRequests> trace = planner::RequestsFromTrace(*csv);
+  if (!trace) return trace.error().At(path);
+  if (trace->num_left_out > 0) {
+    PrintNote("{} of {} requests of {} have no prompt or no answer, and are left out\n",
+              trace->num_left_out, trace->num_left_out + trace->requests.size(), Quote(path));
   }
-  workload.requests = *std::move(requests);
+  workload.requests = std::move(trace->requests);
   return {};
 }
 

@@ -222,6 +222,7 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   if (!options.shapes.empty()) quick.shapes = options.shapes;
   if (!options.cases.empty()) quick.cases = options.cases;
   quick.seconds = options.seconds;
+  quick.make_device = options.make_device;
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();

@@ -4,11 +4,14 @@
 // cli/plan_by_default.h and engine/choose_pipeline.h.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cost/machine_profile.h"
+#include "device/device.h"
 #include "engine/known_costs.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/step_case.h"
@@ -23,6 +26,7 @@ struct KnownCostsOptions {
   std::vector<StepCase> cases = {};
   // Of a quick measurement, which takes a little longer: nobody is to wait for more than 20.
   double seconds = 12;
+  std::function<std::unique_ptr<device::Device>()> make_device = {};  // as MeasureStepsOptions'
 };
 
 // The kept profile, if it has costs of such ranks that this version measured on this machine, with

@@ -170,7 +170,8 @@ class StepsRunner {
         kernels_(kernels),
         options_(options),
         formats_(runtime::DefaultFormats(options.weights)),
-        device_(device::MakeCpuDevice(kernels, pool)),
+        device_(options.make_device ? options.make_device()
+                                    : device::MakeCpuDevice(kernels, pool)),
         ledger_(options.ledger != nullptr ? *options.ledger : unlimited_) {}
 
   // Before the first trial. Error: no memory.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "comm/group.h"
 #include "comm/wire_format.h"
 #include "cost/step_costs.h"
+#include "device/device.h"
 #include "evaluate/invented_model.h"
 #include "evaluate/step_case.h"
 #include "hardware/thread_pool.h"
@@ -33,6 +35,8 @@ struct MeasureStepsOptions {
   // Models and steps in place of those that measurements take, for tests; none: those.
   std::vector<ModelShape> shapes = {};
   std::vector<StepCase> cases = {};
+  // What computes; none: the CPU by kernels and threads. For benchmarks whose ranks have another.
+  std::function<std::unique_ptr<device::Device>()> make_device = {};
   // Where memory is reserved; null: it is limited by nothing but the machine.
   memory::Ledger* ledger = nullptr;
   // Told what is measured next, on rank 0.

@@ -248,7 +248,7 @@ Result<WorkloadFile> WorkloadFromJson(const json& object) {
   return file;
 }
 
-Result<std::vector<RequestLengths>> RequestsFromTrace(std::string_view csv) {
+Result<TraceRequests> RequestsFromTrace(std::string_view csv) {
   const Result<cost::CsvTable> table = cost::CsvTable::Parse(csv);
   if (!table) return table.error();
   constexpr std::pair<const char*, const char*> kNames[] = {
@@ -259,18 +259,23 @@ Result<std::vector<RequestLengths>> RequestsFromTrace(std::string_view csv) {
     const int prompt = table->column(prompts);
     const int answer = table->column(answers);
     if (prompt < 0 || answer < 0) continue;
-    std::vector<RequestLengths> requests;
-    for (size_t row = 0; row < table->num_rows() && requests.size() < kMostRequests; ++row) {
+    TraceRequests read;
+    static_assert(cost::kMostCsvRows <= kMostRequests);
+    for (size_t row = 0; row < table->num_rows(); ++row) {
       const RequestLengths request{TokensIn(table->at(row, prompt)),
                                    TokensIn(table->at(row, answer))};
       if (request.prompt_tokens < 0 || request.gen_tokens < 0) {
         return Error{fmt::format("line {} of the trace has no numbers of tokens from 0 to {}",
                                  table->line_of(row), kMostTokens)};
       }
-      if (request.prompt_tokens > 0 && request.gen_tokens > 0) requests.push_back(request);
+      if (request.prompt_tokens > 0 && request.gen_tokens > 0) {
+        read.requests.push_back(request);
+      } else {
+        ++read.num_left_out;
+      }
     }
-    if (requests.empty()) return Error{"the trace has no request with a prompt and an answer"};
-    return requests;
+    if (read.requests.empty()) return Error{"the trace has no request with a prompt and an answer"};
+    return read;
   }
   return Error{
       "the trace has no columns of lengths; known are ContextTokens and GeneratedTokens, "

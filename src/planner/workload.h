@@ -88,8 +88,13 @@ Result<WorkloadFile> WorkloadFromJson(const nlohmann::json& object);
 
 // Columns ContextTokens and GeneratedTokens (Azure's traces of inference), num_prefill_tokens and
 // num_decode_tokens (arXiv summaries), or prompt_tokens and gen_tokens. Requests of no prompt or no
-// answer are left out. Errors: other columns, a field that is no number, no request at all.
-Result<std::vector<RequestLengths>> RequestsFromTrace(std::string_view csv);
+// answer are left out. Errors: other columns, a field that is no number, no request at all, more
+// than kMostRequests.
+struct TraceRequests {
+  std::vector<RequestLengths> requests;
+  size_t num_left_out = 0;
+};
+Result<TraceRequests> RequestsFromTrace(std::string_view csv);
 
 // Error: what makes no sense by itself or for this model.
 Status CheckWorkload(const Workload& workload, const model::ModelSpec& spec);

@@ -40,22 +40,26 @@ class PricerOfWholeSteps : public StepPricer {
   double sampling_seconds_;
 };
 
+Result<PlanFigures> Predicted(const Workload& workload, const PhaseStepOptions& options,
+                              const StepPricer& pricer) {
+  int num_simulated = 0;
+  return PredictWorkload(workload, options, pricer, &num_simulated);
+}
+
 PlanFigures FiguresWith(const StepPricer& pricer, const Workload& workload,
                         const strategy::Layout& layout = {}, int epoch_steps = 0) {
   const model::ModelSpec spec = InventedSpec(2);
   const ShortModel model = Shorten(spec, {});
-  int num_simulated = 0;
-  const Result<PlanFigures> figures =
-      PredictWorkload(workload,
-                      {.whole_spec = spec,
-                       .model = model,
-                       .overlapping_model = model,
-                       .roles = layout,
-                       .decode_roles = layout,
-                       .step_tokens = kPromptTokens,
-                       .changes_layout = epoch_steps > 0,
-                       .phase_change = {.epoch_steps = epoch_steps}},
-                      pricer, &num_simulated);
+  const Result<PlanFigures> figures = Predicted(workload,
+                                                {.whole_spec = spec,
+                                                 .model = model,
+                                                 .overlapping_model = model,
+                                                 .roles = layout,
+                                                 .decode_roles = layout,
+                                                 .step_tokens = kPromptTokens,
+                                                 .changes_layout = epoch_steps > 0,
+                                                 .phase_change = {.epoch_steps = epoch_steps}},
+                                                pricer);
   EXPECT_TRUE(figures.ok()) << figures.error().message;
   return figures ? *figures : PlanFigures{};
 }
@@ -126,14 +130,13 @@ TEST(WorkloadFigures, GoodputHasRoomForWhatRunsTogether) {
   const Workload workload{
       .requests = {{kPromptTokens, 2}}, .batch = 64, .objective = Objective::kGoodput};
   const auto figures_with = [&](int room) {
-    int num_simulated = 0;
-    return PredictWorkload(workload,
-                           {.whole_spec = spec,
-                            .model = model,
-                            .overlapping_model = model,
-                            .step_tokens = kPromptTokens,
-                            .has_room = [room](int batch) { return batch <= room; }},
-                           pricer, &num_simulated);
+    return Predicted(workload,
+                     {.whole_spec = spec,
+                      .model = model,
+                      .overlapping_model = model,
+                      .step_tokens = kPromptTokens,
+                      .has_room = [room](int batch) { return batch <= room; }},
+                     pricer);
   };
   for (const int room : {1, 2, 9, 64, 1000}) {
     const Result<PlanFigures> figures = figures_with(room);
@@ -151,17 +154,16 @@ TEST(WorkloadFigures, AStepHasRoomForATokenOfEachSequenceOfItsGroup) {
   const ShortModel model = Shorten(spec, {});
   const Workload workload{.requests = {{64, 2}}, .batch = 8};
   const auto ttft = [&](int groups, int step_tokens, bool keeps) -> Result<double> {
-    int num_simulated = 0;
     const strategy::Layout layout{.attention_dp = groups, .expert_ep = groups};
-    const Result<PlanFigures> figures = PredictWorkload(workload,
-                                                        {.whole_spec = spec,
-                                                         .model = model,
-                                                         .overlapping_model = model,
-                                                         .roles = layout,
-                                                         .decode_roles = layout,
-                                                         .step_tokens = step_tokens,
-                                                         .keeps_step_tokens = keeps},
-                                                        pricer, &num_simulated);
+    const Result<PlanFigures> figures = Predicted(workload,
+                                                  {.whole_spec = spec,
+                                                   .model = model,
+                                                   .overlapping_model = model,
+                                                   .roles = layout,
+                                                   .decode_roles = layout,
+                                                   .step_tokens = step_tokens,
+                                                   .keeps_step_tokens = keeps},
+                                                  pricer);
     if (!figures) return figures.error();
     return figures->ttft;
   };
@@ -183,16 +185,15 @@ TEST(WorkloadFigures, MoreGroupsKeepUpWithMoreRequests) {
   const ShortModel model = Shorten(spec, {});
   const Workload workload{.requests = {{4, 61}}, .arrival_rate = 0.5};
   const auto batch_of = [&](int groups) {
-    int num_simulated = 0;
     const strategy::Layout layout{.attention_dp = groups, .expert_ep = groups};
-    const Result<PlanFigures> figures = PredictWorkload(workload,
-                                                        {.whole_spec = spec,
-                                                         .model = model,
-                                                         .overlapping_model = model,
-                                                         .roles = layout,
-                                                         .decode_roles = layout,
-                                                         .step_tokens = 4},
-                                                        pricer, &num_simulated);
+    const Result<PlanFigures> figures = Predicted(workload,
+                                                  {.whole_spec = spec,
+                                                   .model = model,
+                                                   .overlapping_model = model,
+                                                   .roles = layout,
+                                                   .decode_roles = layout,
+                                                   .step_tokens = 4},
+                                                  pricer);
     return figures ? figures->batch : 0;
   };
   // Prompts take 0.075 of the time, and 30 tokens are generated in each second of it.

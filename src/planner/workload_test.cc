@@ -73,11 +73,13 @@ TEST(Workload, TracesAreReadByTheirColumns) {
   const auto azure = RequestsFromTrace(
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03,4808,10\r\nx,110,0\r\n");
   ASSERT_TRUE(azure.ok()) << azure.error().message;
-  EXPECT_EQ(*azure, (std::vector<RequestLengths>{{4808, 10}}));
+  EXPECT_EQ(azure->requests, (std::vector<RequestLengths>{{4808, 10}}));
+  EXPECT_EQ(azure->num_left_out, 1u);
   const auto summaries = RequestsFromTrace(
       "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n");
   ASSERT_TRUE(summaries.ok()) << summaries.error().message;
-  EXPECT_EQ(*summaries, (std::vector<RequestLengths>{{3772, 54}}));
+  EXPECT_EQ(summaries->requests, (std::vector<RequestLengths>{{3772, 54}}));
+  EXPECT_EQ(summaries->num_left_out, 0u);
   for (const char* text : {"", "a,b\n1,2\n", "prompt_tokens,gen_tokens\n1,x\n",
                            "prompt_tokens,gen_tokens\n0,0\n", "prompt_tokens,gen_tokens\n-1,2\n"}) {
     EXPECT_FALSE(RequestsFromTrace(text).ok()) << text;

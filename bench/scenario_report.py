@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tables and a plot of what bench/scenario_bench measured.
 
-    tools/scenario_report.py OUT --title TITLE --rate RATE PART...     PART: FILE.json or NAME=FILE.json,FILE.json
+    bench/scenario_report.py OUT --title TITLE --rate RATE PART...     PART: FILE.json or NAME=FILE.json,FILE.json
 
 Writes OUT.json (all points), OUT.md (tables per part, the errors of predictions and of replays, where
 plans change places) and OUT.svg (times of each part). Needs python3-matplotlib.
@@ -12,6 +12,8 @@ import json
 import pathlib
 import re
 import statistics
+
+from prediction_table import SUMMARY_HEAD, errors_of, regrets, summary, words_of_regrets
 
 
 def cpu_name():
@@ -25,19 +27,27 @@ def ratio(rounds, key, form):
     return form.format(rounds[key]) if rounds[key] else "-"
 
 
-def against_measured(point, key):
-    """Milliseconds and their error, of a key that a point may be without."""
-    seconds = point.get(key)
+def replayed(point):
+    """Milliseconds and their error."""
+    seconds = point.get("replayed_s")
     return f"{seconds * 1e3:.1f} ({100 * (seconds / point['median_s'] - 1):+.0f} %)" if seconds else "-"
+
+
+def predicted(point):
+    """Milliseconds, their error raw and after drift."""
+    if not point["predicted"]:
+        return "-"
+    errors = errors_of(point["predicted"], point)
+    return f"{1e3 * point['predicted']['predicted_s']:.1f} ({100 * errors['raw']:+.0f} %, {100 * errors['drift']:+.0f} %)"
 
 
 def table(name, points):
     """One line per point; ratios of all rounds and, after a slash, of even ones."""
-    are_predicted = any(p.get("planned_s") for p in points)
+    are_predicted = any(p["predicted"] for p in points)
     lines = [f"## {name}", "",
              "| experts | tokens per rank | skew | plan | ms, median (least - most) | first plan ÷ this | speed, of that at the "
              "first skew | waiting for another rank | even rounds | not computing | experts: longest rank, ms (mean ± over ranks) | "
-             "replayed, ms (error) |" + (" predicted, ms (error) |" if are_predicted else ""),
+             "replayed, ms (error) |" + (" predicted, ms (error raw, after drift) |" if are_predicted else ""),
              "|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|" + ("---:|" if are_predicted else "")]
     for p in points:
         experts = p["sections"].get("experts", {"mean_s": 0, "deviation_s": 0, "longest_s": 0})
@@ -52,8 +62,8 @@ def table(name, points):
             + (f"{100 * even['waiting_share']:.1f} %" if even["rounds"] else "-") +
             f" | {even['rounds']} of {every['rounds']} | {100 * p['not_computing_share']:.1f} % | "
             f"{experts['longest_s'] * 1e3:.1f} ({experts['mean_s'] * 1e3:.1f} ± {experts['deviation_s'] * 1e3:.1f}) | "
-            f"{against_measured(p, 'replayed_s')} |"
-            + (f" {against_measured(p, 'planned_s')} |" if are_predicted else ""))
+            f"{replayed(p)} |"
+            + (f" {predicted(p)} |" if are_predicted else ""))
     return lines + [""]
 
 
@@ -105,21 +115,22 @@ def task_errors(points):
     return sorted(by_kind.items())
 
 
-def signed_errors(points, key):
-    return [p[key] / p["median_s"] - 1 for p in points if p.get(key)]
-
-
-def prediction_errors(points):
-    found = signed_errors(points, "planned_s")
-    if not found:
+def prediction_errors(parts):
+    """Of all parts and of each: errors, and what it costs to run the plan that is predicted to be best."""
+    found = {name: [{**p, **p["predicted"], **errors_of(p["predicted"], p)} for p in points if p["predicted"]] for name, points in parts}
+    every = [point for points in found.values() for point in points]
+    if not every:
         return ["Nothing was predicted in this run.", ""]
-    return [f"Predicted (fixed before the plan's first step ran) against measured over {len(found)} points: median error "
-            f"{100 * statistics.median(map(abs, found)):.1f} %, worst {100 * max(map(abs, found)):.1f} %, "
-            f"{sum(error < 0 for error in found)} of {len(found)} too short.", ""]
+    lines = ["Predicted against measured, by costs that these ranks had measured with other models before the first of these steps ran; errors are "
+             "predicted / measured - 1, the median over rounds, raw and after what the reference kernels of each round say of memory and cores "
+             "(bench/prediction_table.py). Plans with a capacity are not predicted.", "", *SUMMARY_HEAD, summary("all", every)]
+    lines += [summary(name, points) for name, points in found.items() if points] + [""]
+    rows = [row for points in found.values() for row in regrets(points, ("experts", "tokens_per_rank", "skew"))]
+    return lines + [f"- {words}" for words in words_of_regrets(rows)] + [""]
 
 
 def replay_errors(points):
-    found = signed_errors(points, "replayed_s")
+    found = [p["replayed_s"] / p["median_s"] - 1 for p in points if p.get("replayed_s")]
     if not found:
         return []
     return ["Replayed is no prediction: a plan's own tasks are given the times that they were measured to take in the other rounds of the same "
@@ -225,7 +236,7 @@ def main():
              f"{cpu_name()}, 2 ranks of one core unless said, link: {arguments.rate}, "
              f"{datetime.date.today().isoformat()}. Plans of a part took turns in each round; medians. "
              "Made by `bench/scenarios/" + out.stem + "`.", ""]
-    lines += prediction_errors(everything)
+    lines += prediction_errors(parts)
     lines += replay_errors(everything)
     lines += ["A round is even where all ranks took about the same time for their attention, the same work on each (within 10 %); "
               "the others tell of the machine as much as of the plan.", ""]
