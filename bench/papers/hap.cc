@@ -1,11 +1,12 @@
 // Reproduces the figures of HAP (hybrid adaptive parallelism) in simulation, from presets, beside
 // what the paper publishes: speed-ups over tensor parallelism, with the time that the integer
 // program's solver takes on this machine, as the paper counts it. Nothing is fitted to these
-// figures: prices are those of cost/presets.h.
+// figures: prices are those of cost/presets.h, with what is known of the paper's engine.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,8 @@ constexpr PaperProgram kHap = {
         "III-A1, IV-B and IV-C1 to IV-C4.",
     .simulated =
         "the layouts that planner/hybrid_search.h chooses for prefill and decode of three models "
-        "on "
-        "4 A6000, 4 and 8 A100 and 8 V100, priced from presets alone.",
+        "on 4 A6000, 4 and 8 A100 and 8 V100, priced from presets, with what is known of the "
+        "paper's engine (bench/papers/hap_case.h).",
     .cells =
         "a speed-up is the time of tensor parallelism (attention and experts both divided among "
         "all "
@@ -44,7 +45,7 @@ constexpr PaperProgram kHap = {
         "layouts are attention / experts, and \"> ... (by)\" is another layout of the experts in "
         "decode, with the way of the transition; tp4 divides each matrix among 4 ranks, dp4 gives "
         "each of 4 ranks its own sequences, ep4 gives each of 4 ranks whole experts.",
-    .duration = "some seconds",
+    .duration = "about two minutes, most of which are variants",
     .document = "docs/results/papers_hap.md"};
 
 using planner::HybridAnswer;
@@ -144,14 +145,13 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 Point PointOf(const Setting& setting, const cost::MachineProfile& machine, const char* name,
-              int batch, int step_tokens, Waiting& longest) {
+              int batch, const ReadingOfHap& reading, Waiting& longest) {
   const model::ModelSpec spec = Model(name);
   Point point{.setting = &setting, .model = name, .batch = batch};
   Waiting waiting;
   auto start = std::chrono::steady_clock::now();
-  const Result<HybridAnswer> answer =
-      SearchAsHap(spec, machine, setting.num_ranks, batch, setting.prompt_tokens,
-                  setting.gen_tokens, step_tokens);
+  const Result<HybridAnswer> answer = SearchAsHap(
+      spec, machine, setting.num_ranks, batch, setting.prompt_tokens, setting.gen_tokens, reading);
   waiting.search = SecondsSince(start);
   if (!answer.ok()) {
     point.text = answer.error().message.substr(0, 40);
@@ -167,14 +167,14 @@ Point PointOf(const Setting& setting, const cost::MachineProfile& machine, const
   return point;
 }
 
-std::vector<Point> SearchPoints(int step_tokens, Waiting& longest) {
+std::vector<Point> SearchPoints(const ReadingOfHap& reading, Waiting& longest) {
   std::vector<Point> points;
   for (const Setting& setting : kSettingsOfHap) {
-    const cost::MachineProfile machine = Machine(setting.preset);
+    const cost::MachineProfile machine = MachineOfHap(setting.preset, reading);
     for (const char* name : kModelsOfHap) {
       if (setting.num_ranks == 8 && std::string(name) != "Mixtral-8x7B") continue;
       for (const int batch : kBatchesOfHap) {
-        points.push_back(PointOf(setting, machine, name, batch, step_tokens, longest));
+        points.push_back(PointOf(setting, machine, name, batch, reading, longest));
       }
     }
   }
@@ -298,30 +298,101 @@ void PrintLinks(const std::vector<Point>& points) {
   }
 }
 
-// The paper does not say how many tokens its engine computes at once.
-void PrintWithoutSteps() {
-  Waiting longest;
-  const std::vector<Point> points = SearchPoints(/*step_tokens=*/0, longest);
+// How far readings are from what is published that leave out some of what is known.
+void PrintReadings() {
+  struct Variant {
+    std::string what;
+    ReadingOfHap reading;
+  };
+  constexpr ReadingOfHap kNothing = {false, false, false, false, false, false, false, true};
+  struct Part {
+    const char* what;
+    bool ReadingOfHap::*which;
+  };
+  constexpr Part kParts[] = {
+      {"head and shared experts divided", &ReadingOfHap::divides_rest},
+      {"the engine's exchanges", &ReadingOfHap::has_engines_exchanges},
+      {"nothing computed beside an exchange", &ReadingOfHap::has_sums},
+      {"experts always grouped, by CUTLASS", &ReadingOfHap::has_cutlass},
+      {"steps of 768 tokens for each replica of attention", &ReadingOfHap::has_own_steps},
+      {"8 V100 on two switches", &ReadingOfHap::has_switches},
+      {"Mixtral's experts as often as counted", &ReadingOfHap::has_counted_shares}};
+  std::vector<Variant> variants = {{"all, as above", {}}, {"none", kNothing}};
+  for (const Part& part : kParts) {
+    variants.push_back({fmt::format("{}, alone", part.what), kNothing});
+    variants.back().reading.*part.which = true;
+  }
+  for (const Part& part : kParts) {
+    variants.push_back({fmt::format("all but: {}", part.what), {}});
+    variants.back().reading.*part.which = false;
+  }
+  variants.push_back({"all, with all prompts in one step", {}});
+  variants.back().reading.has_steps = false;
+  fmt::print(
+      "\n## What each part of the reading does, without the solver's time\n\n| figure | machine | "
+      "model | published |");
+  for (size_t i = 0; i < variants.size(); ++i) fmt::print(" {} |", i);
+  fmt::print("\n|---|---|---|---:|");
+  for (size_t i = 0; i < variants.size(); ++i) fmt::print("---:|");
+  std::vector<std::vector<double>> predicted;  // by variant
   std::vector<double> published;
-  std::vector<double> predicted;
-  std::vector<double> errors;
-  for (const Published& point : kPublished) {
-    published.push_back(point.most);
-    predicted.push_back(PredictedOf(points, point, &Speedup::with_solver));
-    errors.push_back(ErrorOfGain(predicted.back(), point.most));
+  for (const Published& point : kPublished) published.push_back(point.most);
+  for (const Variant& variant : variants) {
+    Waiting longest;
+    const std::vector<Point> points = SearchPoints(variant.reading, longest);
+    std::vector<double>& of = predicted.emplace_back();
+    for (const Published& point : kPublished) {
+      of.push_back(PredictedOf(points, point, &Speedup::alone));
+    }
+  }
+  for (size_t i = 0; i < std::size(kPublished); ++i) {
+    const Published& point = kPublished[i];
+    const char* models = point.over_models == OverModels::kLeast ? "all, the least" : "all";
+    fmt::print("\n| {} | {} | {} | {:.3f} |", point.figure,
+               *point.machine != '\0' ? point.machine : "either",
+               *point.model != '\0' ? point.model : models, point.most);
+    for (const std::vector<double>& of : predicted) fmt::print(" {:.3f} |", of[i]);
   }
   fmt::print(
-      "\nA variant, not scored: with all prompts in one step, not in steps of {} tokens, the "
-      "median "
-      "error is {:.0f} % and the rank correlation {:.2f}.\n",
-      kStepTokensOfHap, 100 * Median(errors), RankCorrelation(predicted, published));
+      "\n\n| | reading | median error of the gain | rank correlation |\n|---:|---|---:|---:|\n");
+  for (size_t v = 0; v < variants.size(); ++v) {
+    std::vector<double> errors;
+    for (size_t i = 0; i < published.size(); ++i) {
+      errors.push_back(ErrorOfGain(predicted[v][i], published[i]));
+    }
+    fmt::print("| {} | {} | {:.0f} % | {:.2f} |\n", v, variants[v].what, 100 * Median(errors),
+               RankCorrelation(predicted[v], published));
+  }
+}
+
+// What the greatest batch decides, which the text does not name.
+void PrintBatches(const std::vector<Point>& points) {
+  fmt::print(
+      "\n## By the greatest batch\n\n| batches up to | median error of the gain | rank correlation "
+      "|\n|---:|---:|---:|\n");
+  for (const int most : kBatchesOfHap) {
+    std::vector<Point> some;
+    std::ranges::copy_if(points, std::back_inserter(some),
+                         [&](const Point& point) { return point.batch <= most; });
+    std::vector<double> predicted;
+    std::vector<double> published;
+    std::vector<double> errors;
+    for (const Published& point : kPublished) {
+      published.push_back(point.most);
+      predicted.push_back(PredictedOf(some, point, &Speedup::with_solver));
+      errors.push_back(ErrorOfGain(predicted.back(), point.most));
+    }
+    fmt::print("| {} | {:.0f} % | {:.2f} |\n", most, 100 * Median(errors),
+               RankCorrelation(predicted, published));
+  }
 }
 
 int RunHap() {
   Waiting longest;
-  const std::vector<Point> points = SearchPoints(kStepTokensOfHap, longest);
+  const std::vector<Point> points = SearchPoints(/*reading=*/{}, longest);
   PrintPublished(points);
-  PrintWithoutSteps();
+  PrintBatches(points);
+  PrintReadings();
   PrintLinks(points);
   PrintPhasesOfHap();
   PrintPoints(points, longest);

@@ -23,24 +23,28 @@ struct Breakdown {
 
   double all() const { return attention + experts + between; }
 };
+constexpr int kLengthOfFigureTwo = 2048;
+
 struct BothPhases {
   Breakdown prefill;
   Breakdown decode;  // of one step
 };
 
-BothPhases BreakdownOf(const HybridAnswer& answer, int attention_tp, int expert_tp) {
-  const planner::HybridProgram& program = answer.program;
-  for (const HybridCandidate& candidate : answer.candidates) {
-    const auto& [a, p, d] = candidate.triple;
-    if (candidate.prefill.attention_tp != attention_tp || p != d ||
-        candidate.prefill.expert_tp != expert_tp) {
-      continue;
-    }
-    const auto of = [a = a, p = p](const planner::PhaseCosts& costs, double times) -> Breakdown {
-      return {times * costs.attention[a], times * costs.experts[p], times * costs.between[a][p]};
+BothPhases BreakdownOf(const model::ModelSpec& spec, const cost::MachineProfile& machine,
+                       const HybridAnswer& answer, int num_ranks, int attention_tp, int expert_tp) {
+  const double num_layers = spec.num_layers();
+  const planner::ExpertStrategy experts = {num_ranks / expert_tp, expert_tp};
+  for (size_t a = 0; a < answer.attention.size(); ++a) {
+    if (answer.attention[a].tensor != attention_tp) continue;
+    const auto of = [&](const planner::PhaseStep& step, double steps) -> Breakdown {
+      const auto tables = PriceAsHap(spec, machine, answer.attention[a], experts, step);
+      CHECK(tables.ok(), "{}", tables.error().message);
+      const double times = num_layers * steps;
+      return {times * tables->layer.attention[0] + steps * tables->ends[0],
+              times * tables->layer.experts[0], times * tables->layer.between[0][0]};
     };
-    return {of(program.prefill, program.num_layers * program.prefill_steps),
-            of(program.decode, program.num_layers)};
+    return {of(answer.prefill[a], kLengthOfFigureTwo / answer.prefill[a].tokens),
+            of(answer.decode, 1)};
   }
   CHECK(false, "no attention tp{} with experts tp{}", attention_tp, expert_tp);
   return {};
@@ -87,9 +91,8 @@ constexpr Statement kStatementsOfFigureTwo[] = {
 // names neither the model nor the batch nor how attention is divided beside expert parallelism.
 void PrintBreakdown() {
   constexpr int kRanks = 4;
-  constexpr int kLength = 2048;
   constexpr int kShownBatch = 8;
-  const cost::MachineProfile machine = Machine("a6000-pcie4");
+  const cost::MachineProfile machine = MachineOfHap("a6000-pcie4");
   fmt::print(
       "\n| Fig. 2, Mixtral-8x7B, 4 x A6000, 2,048 tokens, batch {} | attention ms | experts ms | "
       "exchanges ms | all ms |\n|---|---:|---:|---:|---:|\n",
@@ -100,11 +103,11 @@ void PrintBreakdown() {
   for (const char* name : kModelsOfHap) {
     const model::ModelSpec spec = Model(name);
     for (const int batch : kBatchesOfHap) {
-      const auto answer = SearchAsHap(spec, machine, kRanks, batch, kLength, 1);
+      const auto answer = SearchAsHap(spec, machine, kRanks, batch, kLengthOfFigureTwo, 1);
       CHECK(answer.ok(), "{}", answer.error().message);
-      const BothPhases tensor = BreakdownOf(*answer, kRanks, kRanks);
-      const BothPhases replicas = BreakdownOf(*answer, 1, 1);
-      const BothPhases heads = BreakdownOf(*answer, kRanks, 1);
+      const BothPhases tensor = BreakdownOf(spec, machine, *answer, kRanks, kRanks, kRanks);
+      const BothPhases replicas = BreakdownOf(spec, machine, *answer, kRanks, 1, 1);
+      const BothPhases heads = BreakdownOf(spec, machine, *answer, kRanks, kRanks, 1);
       ++num_settings;
       for (size_t i = 0; i < std::size(kStatementsOfFigureTwo); ++i) {
         with_replicas[i] += kStatementsOfFigureTwo[i].holds(tensor, replicas);
@@ -138,7 +141,7 @@ void PrintBreakdown() {
 void PrintModelErrors() {
   constexpr double kOfComputation = 0.10;
   constexpr double kOfCommunication = 0.05;
-  const cost::MachineProfile machine = Machine("a100-nvlink");
+  const cost::MachineProfile machine = MachineOfHap("a100-nvlink");
   fmt::print(
       "\n| Fig. 5, A100: model of | points | published | median | mean | 95th percentile | forest: "
       "median |\n|---|---:|---:|---:|---:|---:|---:|\n");
@@ -169,7 +172,7 @@ void PrintPhases() {
   // Fig. 8c: seconds of prefill and decode of tensor parallelism, expert parallelism and the
   // choice.
   const model::ModelSpec spec = Model("Mixtral-8x7B");
-  const cost::MachineProfile machine = Machine("a6000-pcie4");
+  const cost::MachineProfile machine = MachineOfHap("a6000-pcie4");
   const auto answer = SearchAsHap(spec, machine, 4, 8, 4096, 2048);
   CHECK(answer.ok(), "{}", answer.error().message);
   fmt::print(

@@ -35,6 +35,13 @@ struct SimulatedLayer {
   double attention = 0;  // of the rank that computes it longest, as is the next
   double experts = 0;
   double ends = 0;
+
+  void Add(const SimulatedLayer& other, double weight) {
+    seconds += weight * other.seconds;
+    attention += weight * other.attention;
+    experts += weight * other.experts;
+    ends += weight * other.ends;
+  }
 };
 
 SimulatedLayer Simulate(const model::ModelSpec& spec, const schedule::Schedule& schedule,
@@ -59,23 +66,27 @@ SimulatedLayer Simulate(const model::ModelSpec& spec, const schedule::Schedule& 
   return layer;
 }
 
+// `shares`: of all its layers; none: experts are alike.
 Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
                                      const model::ModelSpec& spec, const strategy::Layout& layout,
-                                     const PhaseStep& step) {
+                                     const PhaseStep& step,
+                                     const std::vector<cost::ExpertShares>& shares_of_all) {
   strategy::StepOptions options;
   options.roles = layout;
   options.bytes = question.bytes;
   options.pipeline = question.pipeline;
   options.prunes_last_layer = false;
+  options.head_chunks = strategy::HeadChunksOf(options.roles, step.batch);
   const StepQuestion of_step{.spec = spec,
                              .options = options,
                              .groups = Divide(step, layout.attention_dp),
-                             .shares = question.shares};
+                             .shares = shares_of_all};
+  const PriceStep price = question.price_of ? question.price_of(layout) : question.price;
   const schedule::Schedule schedule = strategy::BuildStep(spec, of_step.options);
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   const cost::ExpectedSizes expected = ExpectSizes(of_step);
   const auto simulate = [&](const cost::Sizes& sizes) -> Result<SimulatedLayer> {
-    const Result<cost::Prices> prices = question.price(spec, schedule, graph, sizes);
+    const Result<cost::Prices> prices = price(spec, schedule, graph, sizes);
     if (!prices) return prices.error();
     return Simulate(spec, schedule, graph, *prices);
   };
@@ -88,9 +99,9 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
   if (num_draws == 0) {
     return simulate([&](const schedule::Size& size) { return expected.at(size); });
   }
-  const cost::ExpertShares shares = question.shares.empty()
+  const cost::ExpertShares shares = shares_of_all.empty()
                                         ? cost::UniformShares(moe->num_experts, moe->top_k)
-                                        : question.shares.front();
+                                        : shares_of_all.front();
   SimulatedLayer mean;
   for (int draw = 0; draw < num_draws; ++draw) {
     const DrawnSizes drawn(expected, of_step.options.roles, shares, moe->top_k,
@@ -98,10 +109,21 @@ Result<SimulatedLayer> SimulateLayer(const LayerCostsQuestion& question,
     const Result<SimulatedLayer> layer =
         simulate([&](const schedule::Size& size) { return drawn.at(size); });
     if (!layer) return layer.error();
-    mean.seconds += layer->seconds / num_draws;
-    mean.attention += layer->attention / num_draws;
-    mean.experts += layer->experts / num_draws;
-    mean.ends += layer->ends / num_draws;
+    mean.Add(*layer, 1.0 / num_draws);
+  }
+  return mean;
+}
+
+// The mean of the parts of the layers that have shares of their own.
+Result<SimulatedLayer> SimulateMeanLayer(const LayerCostsQuestion& question,
+                                         const model::ModelSpec& spec,
+                                         const strategy::Layout& layout, const PhaseStep& step) {
+  if (question.shares.empty()) return SimulateLayer(question, spec, layout, step, {});
+  SimulatedLayer mean;
+  for (const cost::ExpertShares& shares : question.shares) {
+    const Result<SimulatedLayer> layer = SimulateLayer(question, spec, layout, step, {shares});
+    if (!layer) return layer.error();
+    mean.Add(*layer, 1.0 / static_cast<double>(question.shares.size()));
   }
   return mean;
 }
@@ -124,6 +146,18 @@ strategy::Layout LayoutOf(const AttentionStrategy& attention, const ExpertStrate
           .attention_dp = attention.data,
           .expert_ep = experts.expert,
           .expert_tp = experts.tensor};
+}
+
+strategy::Layout LayoutOf(const AttentionStrategy& attention, const ExpertStrategy& experts,
+                          const model::ModelSpec& spec, bool divides_rest) {
+  strategy::Layout layout = LayoutOf(attention, experts);
+  if (!divides_rest || layout.num_ranks() == 1) return layout;
+  layout.divides_head = true;
+  layout.divides_shared =
+      layout.expert_ep == 1 && std::ranges::any_of(spec.layers, [](const model::LayerSpec& layer) {
+        return layer.moe && layer.moe->shared_intermediate_size > 0;
+      });
+  return layout;
 }
 
 std::vector<std::vector<strategy::SequenceRows>> Divide(const PhaseStep& step, int num_groups) {
@@ -156,8 +190,11 @@ Result<PhaseTables> PriceLayers(const LayerCostsQuestion& question, const PhaseS
       SimulatedLayer layer;
       for (size_t e = 0; e < num_experts; ++e) {
         if (e == 0 || has_experts) {
-          const Result<SimulatedLayer> simulated = SimulateLayer(
-              question, shape.spec, LayoutOf(question.attention[a], question.experts[e]), step);
+          const Result<SimulatedLayer> simulated =
+              SimulateMeanLayer(question, shape.spec,
+                                LayoutOf(question.attention[a], question.experts[e], question.spec,
+                                         question.divides_rest),
+                                step);
           if (!simulated) return simulated.error();
           layer = *simulated;
         }

@@ -24,6 +24,9 @@ using PriceStep =
     std::function<Result<cost::Prices>(const model::ModelSpec& spec, const schedule::Schedule&,
                                        const schedule::ActivityGraph&, const cost::Sizes&)>;
 
+// Of a layout's schedules: an engine may have exchanges of its own for some of them.
+using PriceOfLayout = std::function<PriceStep(const strategy::Layout& layout)>;
+
 // By models of operators; keeps the reference.
 PriceStep PriceOn(const cost::MachineProfile& machine, cost::OperatorCostsOptions options);
 
@@ -46,6 +49,9 @@ struct ExpertStrategy {
 };
 
 strategy::Layout LayoutOf(const AttentionStrategy& attention, const ExpertStrategy& experts);
+// `divides_rest`: as HybridQuestion has it (hybrid_search.h).
+strategy::Layout LayoutOf(const AttentionStrategy& attention, const ExpertStrategy& experts,
+                          const model::ModelSpec& spec, bool divides_rest);
 
 // The sequences of each group: as evenly as they can be divided, the first groups with more.
 std::vector<std::vector<strategy::SequenceRows>> Divide(const PhaseStep& step, int num_groups);
@@ -56,7 +62,9 @@ struct LayerCostsQuestion {
   const std::vector<ExpertStrategy>& experts;
   strategy::ElementBytes bytes = {};
   strategy::Pipeline pipeline = {};
-  std::vector<cost::ExpertShares> shares = {};  // one for all layers; none: all experts alike
+  std::vector<cost::ExpertShares> shares = {};  // as HybridQuestion has it, as is the next
+  bool divides_rest = false;
+  PriceOfLayout price_of = {};  // none: `price` is that of all layouts
   const PriceStep& price;
 };
 

@@ -88,6 +88,14 @@ ExpertBytes BytesOf(const model::ModelSpec& spec, const ExpertStrategy& strategy
           .decode_activations = ExpertActivations(spec, strategy, bytes, decode)};
 }
 
+double HeadElements(const model::ModelSpec& spec) {
+  return Elements(spec, model::TensorKind::kHead);
+}
+
+double SharedElements(const model::ModelSpec& spec) {
+  return Elements(spec, model::TensorKind::kSharedExperts);
+}
+
 double Int4BackupBytes(const model::ModelSpec& spec) {
   return Elements(spec, model::TensorKind::kExperts) * kInt4BackupBytes;
 }

@@ -36,6 +36,10 @@ ExpertBytes BytesOf(const model::ModelSpec& spec, const ExpertStrategy& strategy
                     const strategy::ElementBytes& bytes, const PhaseStep& prefill,
                     const PhaseStep& decode);
 
+// Of the whole model: what Layout::divides_head and Layout::divides_shared divide.
+double HeadElements(const model::ModelSpec& spec);
+double SharedElements(const model::ModelSpec& spec);
+
 // Of all experts of the model, in the host's backup of 4 bits and outliers.
 double Int4BackupBytes(const model::ModelSpec& spec);
 

@@ -112,26 +112,40 @@ class Search {
   }
 
   // Prompts are computed in equal steps, of which the mean one stands for all; so does the
-  // generated token in the middle for all generated ones.
+  // generated token in the middle for all generated ones. Each group of ranks has sequences of its
+  // own, so the fewer groups there are, the more steps they take.
   void SetSteps() {
-    const double prompt = question_.prompt_tokens;
-    const double steps =
-        question_.step_tokens > 0
-            ? std::max(1.0, std::ceil(question_.batch * prompt /
-                                      (double(question_.step_tokens) * question_.num_ranks)))
-            : 1;
-    answer_.program.prefill_steps = std::min(steps, prompt);
-    const double tokens = prompt / answer_.program.prefill_steps;
-    prefill_ = {.batch = question_.batch,
-                .tokens = tokens,
-                .first_position = (prompt - tokens) / 2,
-                .prompt_length = prompt};
-    decode_ = {.batch = question_.batch,
-               .tokens = 1,
-               .first_position = prompt + (question_.gen_tokens - 1) / 2.0,
-               .prompt_length = prompt};
+    for (const AttentionStrategy& strategy : answer_.attention) {
+      answer_.prefill.push_back(PrefillStep(strategy.data));
+    }
+    answer_.decode = {.batch = question_.batch,
+                      .tokens = 1,
+                      .first_position = question_.prompt_tokens + (question_.gen_tokens - 1) / 2.0,
+                      .prompt_length = double(question_.prompt_tokens)};
+    answer_.program.prefill_steps = 1;
     answer_.program.decode_steps = question_.gen_tokens;
     answer_.program.num_layers = question_.spec.num_layers();
+  }
+
+  PhaseStep PrefillStep(int num_groups) const {
+    const double prompt = question_.prompt_tokens;
+    const auto steps = [&](double sequences, double most_tokens) {
+      return most_tokens > 0 ? std::ceil(sequences * prompt / most_tokens) : 1;
+    };
+    const double least =
+        std::max(steps(std::ceil(double(question_.batch) / num_groups), question_.step_tokens),
+                 steps(question_.batch, question_.total_step_tokens));
+    // Whole tokens of each sequence, as steps are simulated.
+    const double tokens = std::max(1.0, std::floor(prompt / std::max(1.0, least)));
+    return {.batch = question_.batch,
+            .tokens = tokens,
+            .first_position = (prompt - tokens) / 2,
+            .prompt_length = prompt};
+  }
+
+  strategy::Layout LayoutOf(int a, int e) const {
+    return planner::LayoutOf(answer_.attention[a], answer_.experts[e], question_.spec,
+                             question_.divides_rest);
   }
 
   void SetMemory() {
@@ -140,40 +154,79 @@ class Search {
     const size_t num_experts = answer_.experts.size();
     prefill.decode.assign(num_experts, 0);
     decode.prefill.assign(num_experts, 0);
-    for (const AttentionStrategy& strategy : answer_.attention) {
+    // What is divided among all ranks, and counted whole below.
+    const double divided =
+        question_.divides_rest ? (1 - 1.0 / question_.num_ranks) * question_.bytes.weights : 0;
+    for (size_t a = 0; a < answer_.attention.size(); ++a) {
       const AttentionBytes of =
-          BytesOf(question_.spec, strategy, question_.bytes, prefill_, decode_,
-                  double(question_.prompt_tokens) + question_.gen_tokens);
-      prefill.attention.push_back(of.weights + of.kv + of.prefill_activations);
-      decode.attention.push_back(of.weights + of.kv + of.decode_activations);
+          BytesOf(question_.spec, answer_.attention[a], question_.bytes, answer_.prefill[a],
+                  answer_.decode, double(question_.prompt_tokens) + question_.gen_tokens);
+      const double weights = of.weights - divided * HeadElements(question_.spec);
+      prefill.attention.push_back(weights + of.kv + of.prefill_activations);
+      decode.attention.push_back(weights + of.kv + of.decode_activations);
     }
-    for (const ExpertStrategy& strategy : answer_.experts) {
-      const ExpertBytes of = BytesOf(question_.spec, strategy, question_.bytes, prefill_, decode_);
-      prefill.prefill.push_back(of.weights + of.prefill_activations);
-      decode.decode.push_back(of.weights + of.decode_activations);
+    const PhaseStep& most = *std::ranges::max_element(answer_.prefill, {}, &PhaseStep::tokens);
+    for (size_t e = 0; e < num_experts; ++e) {
+      const ExpertBytes of =
+          BytesOf(question_.spec, answer_.experts[e], question_.bytes, most, answer_.decode);
+      const double shared = LayoutOf(0, static_cast<int>(e)).divides_shared
+                                ? divided * SharedElements(question_.spec)
+                                : 0;
+      prefill.prefill.push_back(of.weights - shared + of.prefill_activations);
+      decode.decode.push_back(of.weights - shared + of.decode_activations);
     }
     answer_.program.memory = {std::move(prefill), std::move(decode)};
   }
 
   Status PricePhases() {
-    const LayerCostsQuestion layers{.spec = question_.spec,
-                                    .attention = answer_.attention,
-                                    .experts = answer_.experts,
-                                    .bytes = question_.bytes,
-                                    .pipeline = strategy::Pipeline(),
-                                    .shares = question_.shares,
-                                    .price = question_.price};
-    for (const auto& [step, costs] : {std::pair(&prefill_, &answer_.program.prefill),
-                                      std::pair(&decode_, &answer_.program.decode)}) {
-      Result<PhaseTables> tables = PriceLayers(layers, *step);
-      if (!tables) return tables.error();
-      *costs = std::move(tables->layer);
-      // The ends of a step are attention's, spread over the layers.
-      for (size_t a = 0; a < tables->ends.size(); ++a) {
-        costs->attention[a] += tables->ends[a] / answer_.program.num_layers;
-      }
+    if (const Status priced = PricePrefill(); !priced) return priced;
+    Result<PhaseTables> tables = PriceLayers(LayersOf(answer_.attention), answer_.decode);
+    if (!tables) return tables.error();
+    answer_.program.decode = std::move(tables->layer);
+    // The ends of a step are attention's, spread over the layers.
+    for (size_t a = 0; a < tables->ends.size(); ++a) {
+      answer_.program.decode.attention[a] += tables->ends[a] / answer_.program.num_layers;
     }
     return {};
+  }
+
+  // All steps of the prompts together, since strategies of attention have as many as they have.
+  Status PricePrefill() {
+    PhaseCosts& costs = answer_.program.prefill;
+    for (size_t a = 0; a < answer_.attention.size(); ++a) {
+      const std::vector<AttentionStrategy> strategy = {answer_.attention[a]};
+      const Result<PhaseTables> tables = PriceLayers(LayersOf(strategy), answer_.prefill[a]);
+      if (!tables) return tables.error();
+      const double steps = question_.prompt_tokens / answer_.prefill[a].tokens;
+      if (a == 0) {
+        costs.experts = tables->layer.experts;
+        for (double& seconds : costs.experts) seconds *= steps;
+      }
+      const double attention =
+          steps * (tables->layer.attention[0] + tables->ends[0] / answer_.program.num_layers);
+      std::vector<double>& between = costs.between.emplace_back();
+      for (size_t e = 0; e < answer_.experts.size(); ++e) {
+        const double layer = tables->layer.LayerSeconds(0, static_cast<int>(e)) +
+                             tables->ends[0] / answer_.program.num_layers;
+        between.push_back(steps * layer - attention - costs.experts[e]);
+      }
+      costs.attention.push_back(attention);
+    }
+    return {};
+  }
+
+  LayerCostsQuestion LayersOf(const std::vector<AttentionStrategy>& attention) const {
+    strategy::Pipeline pipeline;
+    pipeline.overlap = question_.overlap;
+    return {.spec = question_.spec,
+            .attention = attention,
+            .experts = answer_.experts,
+            .bytes = question_.bytes,
+            .pipeline = pipeline,
+            .shares = question_.shares,
+            .divides_rest = question_.divides_rest,
+            .price_of = question_.price_of,
+            .price = question_.price};
   }
 
   Status PriceTransitions() {
@@ -221,8 +274,8 @@ class Search {
     // Attention has no part in what moves; any that the ranks can have will do.
     const AttentionStrategy any = {.tensor = 1, .data = question_.num_ranks};
     const Result<TransitionCost> cost = planner::PriceTransition(
-        question_.spec, LayoutOf(any, answer_.experts[p]), LayoutOf(any, answer_.experts[d]),
-        question_.bytes.weights, question_.price);
+        question_.spec, planner::LayoutOf(any, answer_.experts[p]),
+        planner::LayoutOf(any, answer_.experts[d]), question_.bytes.weights, question_.price);
     if (!cost) return cost.error();
     for (int a = 0; a < num_attention; ++a) SetTransition({a, p, d}, *cost);
     return {};
@@ -286,8 +339,8 @@ class Search {
     const Way& way = ways_[PlaceOf(triple)];
     HybridCandidate candidate{
         .triple = triple,
-        .prefill = LayoutOf(answer_.attention[a], answer_.experts[p]),
-        .decode = LayoutOf(answer_.attention[a], answer_.experts[d]),
+        .prefill = LayoutOf(a, p),
+        .decode = LayoutOf(a, d),
         .seconds = SecondsOf(program, triple),
         .prefill_seconds =
             program.num_layers * program.prefill_steps * program.prefill.LayerSeconds(a, p),
@@ -322,8 +375,6 @@ class Search {
 
   const HybridQuestion& question_;
   HybridAnswer answer_;
-  PhaseStep prefill_;
-  PhaseStep decode_;
   std::vector<Way> ways_;  // by triple
 };
 

@@ -28,9 +28,17 @@ struct HybridQuestion {
   int batch = 1;  // sequences, of all ranks together
   int prompt_tokens = 1;
   int gen_tokens = 1;
-  int step_tokens = 0;  // most tokens of a group's step in prefill; 0: all prompts in one step
-  std::vector<cost::ExpertShares> shares = {};  // one for all layers; none: all experts alike
+  // Most tokens of a step of prefill: of a group of ranks, which has sequences of its own, and of
+  // all groups together; 0: no limit.
+  int step_tokens = 0;
+  int total_step_tokens = 0;
+  // Of equal parts of the layers, or one for all; none: all experts are alike.
+  std::vector<cost::ExpertShares> shares = {};
   strategy::ElementBytes bytes = {};
+  // The head is divided among all ranks, and so are shared experts where all routed ones are slices
+  // (strategy::Layout). Otherwise one rank has the head, and each has shared experts whole.
+  bool divides_rest = false;
+  bool overlap = true;  // whether anything is computed beside an exchange (strategy::Pipeline)
 
   double memory_bytes = 0;       // of a rank
   double host_memory_bytes = 0;  // of a host, for the backup; 0: enough
@@ -38,6 +46,7 @@ struct HybridQuestion {
   double upload_bytes_per_second = 0;  // from the host's memory to a rank; 0: no backup
 
   PriceStep price = {};
+  PriceOfLayout price_of = {};  // of steps; none: `price` is that of all layouts
   std::function<double(double bytes)> pass_seconds = {};  // of a pass over a rank's memory
 };
 
@@ -64,7 +73,10 @@ struct HybridAnswer {
   std::vector<AttentionStrategy> attention;
   std::vector<ExpertStrategy> experts;
   std::vector<PrunedStrategy> pruned;
-  HybridProgram program;
+  // The mean step of prefill, by attention, and of generated tokens.
+  std::vector<PhaseStep> prefill;
+  PhaseStep decode;
+  HybridProgram program;                    // of prefill its tables have all steps together
   std::vector<HybridCandidate> candidates;  // all triples, feasible ones first, the fastest before
   int chosen = -1;                          // of candidates; the solver's optimum
 };

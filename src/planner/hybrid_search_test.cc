@@ -170,6 +170,115 @@ TEST_F(HybridSearch, TheCacheGrowsWhereAttentionHasMorePartsThanKvHeads) {
   EXPECT_EQ(kv(8), 2 * kv(4));
 }
 
+// Of the candidate with these degrees of tensor parallelism in attention and the experts.
+const HybridCandidate& CandidateOfDegrees(const HybridAnswer& answer, int attention, int experts) {
+  return *std::ranges::find_if(answer.candidates, [&](const HybridCandidate& candidate) {
+    return candidate.prefill.attention_tp == attention && candidate.prefill.expert_tp == experts &&
+           candidate.decode.expert_tp == experts;
+  });
+}
+
+TEST_F(HybridSearch, AGroupsStepsAreLimitedByItselfOrWithAllOthers) {
+  const model::ModelSpec spec = SpecOfHybrid(2);
+  HybridQuestion question = Question(spec, "a100-nvlink", 4);
+  question.step_tokens = 256;
+  const auto by_group = SearchHybrid(question);
+  ASSERT_TRUE(by_group.ok()) << by_group.error().message;
+  ASSERT_EQ(by_group->prefill.size(), 3u);
+  // dp4, dp2 and dp1: a group has 2, 4 or 8 of the sequences.
+  EXPECT_EQ(by_group->prefill[0].tokens, 128);
+  EXPECT_EQ(by_group->prefill[1].tokens, 64);
+  EXPECT_EQ(by_group->prefill[2].tokens, 32);
+  question.step_tokens = 0;
+  question.total_step_tokens = 256;
+  const auto together = SearchHybrid(question);
+  ASSERT_TRUE(together.ok());
+  for (const PhaseStep& step : together->prefill) EXPECT_EQ(step.tokens, 32);
+  // Tensor parallelism has one group.
+  EXPECT_DOUBLE_EQ(CandidateOfDegrees(*by_group, 4, 4).prefill_seconds,
+                   CandidateOfDegrees(*together, 4, 4).prefill_seconds);
+  EXPECT_LT(CandidateOfDegrees(*by_group, 1, 1).prefill_seconds,
+            CandidateOfDegrees(*together, 1, 1).prefill_seconds);
+  // Lengths that steps do not divide: no step is beyond the limit, and no token is left out.
+  question.prompt_tokens = 100;
+  question.batch = 3;
+  const auto uneven = SearchHybrid(question);
+  ASSERT_TRUE(uneven.ok());
+  EXPECT_EQ(uneven->prefill[0].tokens, 50);
+}
+
+TEST_F(HybridSearch, HeadAndSharedExpertsAreDividedWhereTheyAreAskedFor) {
+  model::ModelSpec spec = SpecOfHybrid(2);
+  for (model::LayerSpec& layer : spec.layers) layer.moe->shared_intermediate_size = 14336;
+  HybridQuestion question = Question(spec, "a100-nvlink", 4);
+  question.batch = 1;
+  const auto whole = SearchHybrid(question);
+  question.divides_rest = true;
+  const auto divided = SearchHybrid(question);
+  ASSERT_TRUE(whole.ok() && divided.ok());
+  for (const HybridCandidate& candidate : divided->candidates) {
+    EXPECT_TRUE(candidate.prefill.divides_head && candidate.decode.divides_head);
+    EXPECT_EQ(candidate.prefill.divides_shared, candidate.prefill.expert_ep == 1);
+    EXPECT_EQ(candidate.decode.divides_shared, candidate.decode.expert_ep == 1);
+  }
+  const HybridCandidate& before = CandidateOfDegrees(*whole, 4, 4);
+  const HybridCandidate& after = CandidateOfDegrees(*divided, 4, 4);
+  EXPECT_FALSE(before.prefill.divides_head || before.prefill.divides_shared);
+  EXPECT_LT(after.token_seconds, before.token_seconds);
+  // Three quarters of the head are on other ranks.
+  EXPECT_DOUBLE_EQ(before.memory_bytes - after.memory_bytes, 0.75 * 32000 * 4096 * 2);
+}
+
+TEST_F(HybridSearch, WithoutOverlapExchangesAreWaitedFor) {
+  model::ModelSpec spec = SpecOfHybrid(2);
+  for (model::LayerSpec& layer : spec.layers) layer.moe->shared_intermediate_size = 14336;
+  HybridQuestion question = Question(spec, "a6000-pcie4", 4);
+  const auto beside = SearchHybrid(question);
+  question.overlap = false;
+  const auto waiting = SearchHybrid(question);
+  ASSERT_TRUE(beside.ok() && waiting.ok());
+  EXPECT_LT(CandidateOfDegrees(*beside, 1, 1).prefill_seconds,
+            CandidateOfDegrees(*waiting, 1, 1).prefill_seconds);
+}
+
+TEST_F(HybridSearch, LayoutsMayHavePricesOfTheirOwn) {
+  const model::ModelSpec spec = SpecOfHybrid(2);
+  HybridQuestion question = Question(spec, "a6000-pcie4", 4);
+  const auto alike = SearchHybrid(question);
+  question.price_of = [price = question.price](const strategy::Layout& layout) -> PriceStep {
+    if (layout.attention_tp == 1 || layout.expert_tp == 1) return price;
+    return [price](const auto&... arguments) {
+      Result<cost::Prices> prices = price(arguments...);
+      if (prices) {
+        for (double& seconds : prices->fixed_seconds) seconds += 1;
+      }
+      return prices;
+    };
+  };
+  const auto apart = SearchHybrid(question);
+  ASSERT_TRUE(alike.ok() && apart.ok());
+  EXPECT_GT(CandidateOfDegrees(*apart, 4, 4).token_seconds,
+            CandidateOfDegrees(*alike, 4, 4).token_seconds + 1);
+  EXPECT_DOUBLE_EQ(CandidateOfDegrees(*apart, 1, 1).token_seconds,
+                   CandidateOfDegrees(*alike, 1, 1).token_seconds);
+}
+
+TEST_F(HybridSearch, PartsOfTheLayersHaveSharesOfTheirOwn) {
+  const model::ModelSpec spec = SpecOfHybrid(2);
+  HybridQuestion question = Question(spec, "a6000-pcie4", 4);
+  const auto even = cost::UniformShares(8, 2);
+  const auto uneven = cost::SharesFromCounts({5, 4, 1, 1, 1, 1, 1, 1}, 2);
+  const auto prefill_with = [&](std::vector<cost::ExpertShares> shares) {
+    question.shares = std::move(shares);
+    const auto answer = SearchHybrid(question);
+    EXPECT_TRUE(answer.ok());
+    return CandidateOfDegrees(*answer, 1, 1).prefill_seconds;
+  };
+  const double both = prefill_with({even, uneven});
+  EXPECT_GT(prefill_with({uneven}), prefill_with({even}));
+  EXPECT_NEAR(both, (prefill_with({even}) + prefill_with({uneven})) / 2, 1e-9 * both);
+}
+
 TEST_F(HybridSearch, SixtyFourRanksOverSeveralHosts) {
   model::ModelSpec spec = SpecOfHybrid();
   for (model::LayerSpec& layer : spec.layers) {
