@@ -229,8 +229,9 @@ class Bench {
     std::fflush(stdout);
   }
 
-  // Ways of reading panels, all in turn in each round, against a plain reading loop just before and
-  // after each and the dot peak of the round.
+  // All ways of reading panels that differ for these products (what is the same instructions is
+  // tried once), in turn in each round, against a plain reading loop just before and after each and
+  // the dot peak of the round.
   void Walk(int rows, double ops, kernels::ActivationFormat dots,
             const std::function<void(const kernels::KernelSet&)>& experts) {
     struct Tried {
@@ -239,21 +240,29 @@ class Bench {
       std::vector<double> of_bound = {};
     };
     std::vector<Tried> tried;
+    const auto add = [&](const kernels::PanelStreaming& way) {
+      const kernels::PanelStreaming acting =
+          kernels_.acting(way, formats_.weights, formats_.activations, rows);
+      const bool is_new = std::none_of(tried.begin(), tried.end(),
+                                       [&](const Tried& one) { return one.way == acting; });
+      if (is_new) tried.push_back({acting});
+    };
     for (const bool own_shares : {false, true}) {
       for (const bool half_lines : {false, true}) {
-        for (const int ahead_bytes : {0, 1024, 2048, 8192}) {
-          tried.push_back({{ahead_bytes, ahead_bytes > 0, half_lines, own_shares}});
+        for (const bool fetches_next : {false, true}) {
+          for (const int ahead_bytes : {0, 1024, 2048, 8192}) {
+            add({ahead_bytes, fetches_next, half_lines, own_shares});
+          }
         }
       }
     }
     for (const int streams : {2, 4, 8}) {
       for (const int piece_bytes : {512, 1024, 2048}) {
-        tried.push_back({{.ahead_bytes = 0,
-                          .fetches_next = false,
-                          .half_lines = false,
-                          .own_shares = true,
-                          .streams = streams,
-                          .piece_bytes = piece_bytes}});
+        add({.ahead_bytes = 0,
+             .fetches_next = false,
+             .own_shares = true,
+             .streams = streams,
+             .piece_bytes = piece_bytes});
       }
     }
     const auto bytes = static_cast<double>(weights_.size_bytes());
@@ -341,7 +350,9 @@ int main(int argc, char** argv) {
   app.add_option("--intermediate", options.intermediate)->capture_default_str();
   app.add_option("--rows", options.rows, "Rows per expert")->capture_default_str();
   app.add_option("--repeat", options.repeats)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_flag("--walk", options.walk, "Try ways of reading panels, in turn with a reading loop");
+  app.add_flag("--walk", options.walk,
+               "Try the ways of reading panels that differ for the format and rows, in turn with a "
+               "reading loop");
   app.add_flag("--onednn", options.onednn, "Compare with oneDNN in the same run");
   CLI11_PARSE(app, argc, argv);
   if (options.onednn && options.weights == "f32") {

@@ -220,7 +220,7 @@ int main(int argc, char** argv) {
   app.add_option("--rows", rows)->check(CLI::IsMember({1, 2, 4, 6}))->capture_default_str();
   app.add_option("--repeat", rounds)->check(CLI::Range(1, 1000))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  if (!convene::hardware::ChooseIsa("avx512_bf16", convene::hardware::IsaCandidates())) {
+  if (!convene::hardware::ChooseIsa("avx512_vnni", convene::hardware::IsaCandidates())) {
     fmt::print(stderr, "panel_reading_bench: this CPU has no AVX-512 with VNNI\n");
     return 1;
   }

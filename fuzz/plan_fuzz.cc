@@ -23,25 +23,44 @@ namespace strategy = convene::strategy;
 
 constexpr int kMostRanks = 4096;
 
+// The last part of each degree is on a rank, and consecutive parts are all of it.
+void CheckRoles(const strategy::Layout& layout) {
+  const strategy::Roles roles = layout;
+  CHECK(roles.num_ranks() == layout.num_ranks());
+  if (layout.stages > 1) {
+    int end = 0;
+    for (int rank = 0; rank < roles.num_ranks(); ++rank) {
+      const strategy::StageRole& stage = roles.of(rank).stage;
+      CHECK(stage.first == end && stage.end > stage.first, "{} to {}", stage.first, stage.end);
+      end = stage.end;
+    }
+    CHECK(roles.of(roles.num_ranks() - 1).stage.is_last());
+    return;
+  }
+  const int with_heads = roles.RankOfPart(layout.attention_dp - 1, layout.attention_tp - 1);
+  const strategy::Role& heads = roles.of(with_heads);
+  CHECK(heads.attention->part == layout.attention_tp - 1);
+  CHECK(heads.attention->group == layout.attention_dp - 1);
+  const int with_experts = roles.RankOfSlice(layout.expert_ep - 1, layout.expert_tp - 1);
+  const strategy::Role& experts = roles.of(with_experts);
+  CHECK(experts.experts->slice == layout.expert_tp - 1);
+  CHECK(experts.experts->share == layout.expert_ep - 1);
+  const strategy::Part last = roles.ExpertsOf(with_experts, 65535);
+  CHECK(last.first + last.size == 65535, "{} and {}", last.first, last.size);
+}
+
 void CheckLayout(const strategy::Layout& layout) {
   const int degrees[] = {layout.attention_tp, layout.attention_dp, layout.expert_ep,
-                         layout.expert_tp};
+                         layout.expert_tp, layout.stages};
   for (const int degree : degrees) CHECK(degree >= 1 && degree <= kMostRanks, "{}", degree);
-  CHECK(layout.attention_tp * layout.attention_dp == layout.expert_ep * layout.expert_tp);
+  CHECK(layout.disaggregates || layout.num_attention_ranks() == layout.num_expert_ranks());
+  CHECK(layout.stages == 1 || layout.num_attention_ranks() == 1);
   const auto again = plan::ParseLayout(plan::ToText(layout));
   CHECK(again && *again == layout, "{}", plan::ToText(layout));
   CHECK(plan::CheckRanks(layout, layout.num_ranks()).ok());
   CHECK(!plan::CheckRanks(layout, layout.num_ranks() + 1).ok());
   // Degrees multiply; so many ranks nobody starts.
-  if (layout.num_ranks() > kMostRanks) return;
-  const strategy::Roles roles = layout;
-  const strategy::Role& last = roles.of(layout.num_ranks() - 1);
-  CHECK(last.attention->part == layout.attention_tp - 1);
-  CHECK(last.attention->group == layout.attention_dp - 1);
-  CHECK(last.experts->slice == layout.expert_tp - 1);
-  CHECK(last.experts->share == layout.expert_ep - 1);
-  const strategy::Part experts = roles.ExpertsOf(layout.num_ranks() - 1, 65535);
-  CHECK(experts.first + experts.size == 65535, "{} and {}", experts.first, experts.size);
+  if (layout.num_ranks() <= kMostRanks) CheckRoles(layout);
 }
 
 void CheckPlan(const plan::Plan& read) {
@@ -107,7 +126,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto layout = plan::ParseLayout(text.substr(0, space))) given.layout = *layout;
   if (space != text.npos) {
     plan::Plan with_pipeline = given;
-    if (plan::ParsePipeline(text.substr(space + 1), &with_pipeline)) given = with_pipeline;
+    const bool is_read = plan::ParsePipeline(text.substr(space + 1), &with_pipeline).ok();
+    // Commands refuse what does not go together.
+    if (is_read && plan::CheckLayout(with_pipeline).ok()) given = with_pipeline;
   }
   CheckPlan(given);
   return 0;

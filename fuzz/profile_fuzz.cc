@@ -1,6 +1,7 @@
 // Any bytes as a machine's profile: an error, or rates in range that are written and read as the
 // same again and from which any number of ranks can be priced. The same with a device, links and
-// models of operators around it, whose predictions are finite wherever they are asked.
+// models of operators around it, whose predictions are finite wherever they are asked; and such a
+// model, or what steps cost, alone, so that what others write of a machine need not be right first.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +58,24 @@ void ReadMachine(const nlohmann::json& json) {
         again->device == machine->device);
 }
 
+void ReadOperator(const nlohmann::json& json) {
+  const auto model = cost::OperatorModelFromJson(json);
+  if (!model) return;
+  PredictWith(*model);
+  const auto again = cost::OperatorModelFromJson(cost::ToJson(*model));
+  CHECK(again.ok(), "{}", again.error().message);
+  CHECK(*again == *model);
+}
+
+void ReadSteps(const nlohmann::json& json) {
+  const auto costs = cost::StepCostsFromJson(json);
+  if (!costs) return;
+  PriceBy(*costs);
+  const auto again = cost::StepCostsFromJson(cost::ToJson(*costs));
+  CHECK(again.ok(), "{}", again.error().message);
+  CHECK(*again == *costs);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -64,6 +83,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto json = convene::ParseJson({reinterpret_cast<const char*>(data), size});
   if (!json) return 0;
   ReadMachine(*json);
+  ReadOperator(*json);
+  ReadSteps(*json);
   const auto profile = hardware::ProfileFromJson(*json);
   if (!profile) return 0;
   for (const double rate : {profile->f32_gflops, profile->bf16_gflops, profile->int8_gops,

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/eventually_test.h"
 #include "base/json.h"
 #include "base/read_file.h"
 #include "tests/terminal.h"
@@ -119,7 +120,8 @@ TEST_F(ChatTerminalTest, APasteHasNoLimitThatATerminalSets) {
 TEST_F(ChatTerminalTest, WhatIsTypedBeforeThePromptWaitsForIt) {
   const std::string line(6000, 'x');
   Terminal terminal = Start();
-  while ((terminal.modes().c_lflag & ICANON) != 0) usleep(1000);  // the model loads
+  // While the model loads.
+  ASSERT_TRUE(Eventually([&] { return (terminal.modes().c_lflag & ICANON) == 0; }));
   terminal.Type("first\rsecond\r" + line + "\r/quit\r");
   ASSERT_TRUE(terminal.Ends());
   EXPECT_EQ(terminal.status(), 0);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
+#include "base/enumerators_test.h"
 #include "checkpoint/checkpoint.h"
 #include "device/cpu/cpu_device.h"
 #include "memory/ledger.h"
@@ -47,9 +50,7 @@ std::vector<T> ReadNpy(const std::filesystem::path& path) {
 // Formats that take different ways through the kernels.
 inline std::vector<runtime::Formats> EveryFormat() {
   std::vector<runtime::Formats> all;
-  for (const kernels::WeightFormat weights :
-       {kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
-        kernels::WeightFormat::kInt4}) {
+  for (const kernels::WeightFormat weights : kEvery<kernels::WeightFormat>) {
     all.push_back(runtime::DefaultFormats(weights));
   }
   runtime::Formats int8_bf16 = runtime::DefaultFormats(kernels::WeightFormat::kInt8);
@@ -60,6 +61,15 @@ inline std::vector<runtime::Formats> EveryFormat() {
   int4_128.weights.group = 128;
   int4_128.kv = kernels::KvFormat::kInt8;
   all.push_back(int4_128);
+  // A kind that none of them has would be tried nowhere.
+  for (const kernels::ActivationFormat format : kEvery<kernels::ActivationFormat>) {
+    CHECK(std::ranges::count(all, format, &runtime::Formats::activations) > 0, "{}",
+          static_cast<int>(format));
+  }
+  for (const kernels::KvFormat format : kEvery<kernels::KvFormat>) {
+    CHECK(std::ranges::count(all, format, &runtime::Formats::kv) > 0, "{}",
+          static_cast<int>(format));
+  }
   return all;
 }
 

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 
-#include "base/read_file.h"
 #include "simulate/simulate.h"
 #include "strategy/disaggregated_experts.h"
 #include "strategy/offload_pipeline.h"
 #include "strategy/step.h"
 #include "strategy/transition.h"
+#include "tests/golden_schedule.h"
 
 namespace convene {
 namespace {
@@ -22,15 +22,6 @@ using schedule::Timeline;
 using strategy::AttentionOrder;
 using strategy::BuildOffloadPipeline;
 using strategy::DisaggregatedExperts;
-
-void ExpectGolden(const Schedule& schedule, const std::string& name) {
-  const Status status = Validate(schedule);
-  ASSERT_TRUE(status.ok()) << status.error().message;
-  const auto golden =
-      ReadFile(CONVENE_SOURCE_DIR "/tests/golden/schedules/" + name + ".txt", 1 << 20);
-  ASSERT_TRUE(golden.ok()) << golden.error().message;
-  EXPECT_EQ(ToText(schedule), *golden);
-}
 
 double NoSizes(const schedule::Size&) { return 0; }
 

@@ -8,11 +8,11 @@
 #include <cstddef>
 #include <sstream>
 
-#include "base/read_file.h"
 #include "cost/expected_sizes.h"
 #include "schedule/hazards_test.h"
 #include "strategy/expert_cuts.h"
 #include "strategy/step.h"
+#include "tests/golden_schedule.h"
 
 namespace convene {
 namespace {
@@ -68,15 +68,6 @@ model::ModelSpec EncoderDecoder() {
   for (model::LayerSpec& layer : spec.layers) layer.cross_attention = layer.attention;
   for (model::LayerSpec& layer : spec.encoder_layers) layer.attention.causal = false;
   return spec;
-}
-
-void ExpectGolden(const Schedule& schedule, const std::string& name) {
-  const Status status = Validate(schedule);
-  ASSERT_TRUE(status.ok()) << status.error().message;
-  const std::string path = CONVENE_SOURCE_DIR "/tests/golden/schedules/" + name + ".txt";
-  const auto golden = ReadFile(path, 1 << 20);
-  ASSERT_TRUE(golden.ok()) << golden.error().message;
-  EXPECT_EQ(ToText(schedule), *golden) << path;
 }
 
 const Layout kDataAndExpertParallel = {1, 2, 2, 1};

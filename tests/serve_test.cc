@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/eventually_test.h"
 #include "tests/serve_client.h"
 
 namespace convene {
@@ -47,16 +47,6 @@ std::string StreamedText(const HttpAnswer& answer, int choice_idx = 0) {
     }
   }
   return text;
-}
-
-// Waits for what the server does after a client has left.
-template <typename Holds>
-bool Eventually(Holds holds) {
-  for (int i = 0; i < 1000; ++i) {
-    if (holds()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
 }
 
 TEST(Serve, AnswersChatsCompletionsAndQuestionsAboutItself) {

@@ -5,7 +5,7 @@
 set -euo pipefail
 build=$1
 found=0
-for isa in avx2 avx512 avx512_bf16 amx; do
+for isa in avx2 avx512 avx512_vnni avx512_bf16 amx; do
   mapfile -t objects < <(find "$build" -path "*/kernels/cpu/$isa/*.o")
   if [ ${#objects[@]} -eq 0 ]; then
     echo "no objects of $isa below $build: build first" >&2

@@ -205,7 +205,7 @@ void FigureSeven() {
   const model::ModelSpec spec = Model("DeepSeek-V2");
   const OperatorCosts costs = CostsOn(machine, spec, {});
   const double link = machine.links.front().bytes_per_second;
-  const double once = costs.ExchangeOnce(TaskKind::kDispatch, kRanks);
+  const double once = costs.exchanges().OnceOfCollective(TaskKind::kDispatch, kRanks);
   fmt::print(
       "\n## Fig. 7: an all-to-all of 8 A100 by its multiprocessors, us\n\n| MiB of a card |");
   for (const int number : kMultiprocessors) fmt::print(" {} |", number);
@@ -215,8 +215,8 @@ void FigureSeven() {
   for (const double volume : kVolumes) {
     const double bytes = volume * kMebibyte * (kRanks - 1) / kRanks;
     const double rate =
-        link * costs.LinkEfficiency(TaskKind::kDispatch, kRanks, bytes, link).efficiency;
-    const double needed = costs.MultiprocessorsOfExchange(rate);
+        link * costs.exchanges().OfCollective(TaskKind::kDispatch, kRanks, bytes, link).efficiency;
+    const double needed = costs.exchanges().MultiprocessorsFor(rate);
     // As the simulator has it: with fewer than its links need an exchange is slower in proportion.
     const auto seconds = [&](double number) {
       return once + bytes / rate * std::max(1.0, needed / number);

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/eventually_test.h"
+
 namespace convene {
 namespace {
 
@@ -53,7 +55,7 @@ TEST(FileLock, WhoWaitsIsToldOnce) {
     const Result<FileLock> lock = FileLock::Take(path, [&] { ++num_told; });
     has_it = lock.ok();
   });
-  while (num_told == 0) std::this_thread::yield();
+  EXPECT_TRUE(Eventually([&] { return num_told == 1; }));
   EXPECT_FALSE(has_it);
   held.reset();
   second.join();

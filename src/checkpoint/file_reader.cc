@@ -60,6 +60,11 @@ Status FileReader::ReadAt(uint64_t offset, std::span<std::byte> target) const {
   return {};
 }
 
+void FileReader::DropCached(uint64_t offset, uint64_t size_bytes) const {
+  posix_fadvise(file_.descriptor(), static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
+                POSIX_FADV_DONTNEED);
+}
+
 Status FileReader::ReadPastCache(uint64_t offset, std::span<std::byte> target,
                                  std::span<std::byte> staging) const {
   static_assert(kStagingBytes == 2 * kBlockBytes);

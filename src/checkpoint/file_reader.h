@@ -33,6 +33,10 @@ class FileReader {
   Status ReadPastCache(uint64_t offset, std::span<std::byte> target,
                        std::span<std::byte> staging) const;
 
+  // Takes `size_bytes` from `offset` on out of the page cache, all but what some process has mapped
+  // or what is not on the disk yet. A hint, which the kernel may refuse.
+  void DropCached(uint64_t offset, uint64_t size_bytes) const;
+
  private:
   FileReader(OpenFile file, std::optional<OpenFile> direct, std::string path)
       : file_(std::move(file)), direct_(std::move(direct)), path_(std::move(path)) {}

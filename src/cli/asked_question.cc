@@ -49,6 +49,7 @@ std::unique_ptr<AskedQuestion> AskQuestion(const ModelOptions& options,
   planner::PlanQuestion& question = asked->question;
   question.num_ranks = num_ranks;
   question.formats = FormatsOf(options);
+  question.int8_kv = options.load.formats.kv == kernels::KvFormat::kInt8;
   question.constraints.whole_matrices = weights::IsPackedDirectory(options.directory);
   question.one_host = local.count == num_ranks;
   question.allowed = *allowed;

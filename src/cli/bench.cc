@@ -315,7 +315,7 @@ class Bench : public Command {
         FormatCount(static_cast<uint64_t>(model::TotalParameters(model.spec()))),
         FormatCount(static_cast<uint64_t>(model::ActivatedParameters(model.spec()))),
         kernels::Name(model.formats().weights.matrices), DescribeWeights(model),
-        gpu_ ? gpu_->name + ", beside " : "", machine.cpu_name,
+        gpu_ ? gpu_->name + ", beside " : "", hardware::NameOf(machine.cpu()),
         FormatCount(machine.cpus.size(), "thread"), machine.isa,
         FormatCount(static_cast<uint64_t>(model.max_step_tokens()), "token"));
   }

@@ -270,7 +270,7 @@ TEST_F(BatchCommandTest, RunsAsManyTogetherAsKeptCostsWant) {
   EXPECT_GE(by_rates, 32);
 
   cost::MachineProfile profile;
-  profile.machine.cpu_name = hardware::ReadTopology()->cpu_name;
+  profile.machine.SetCpu(hardware::ReadTopology()->cpu);
   profile.machine.isa = (*kernels::ChooseKernels())->name;
   profile.machine.cpus = {0};
   profile.steps = {planner::InventedCosts(1, 1e9, "bf16")};

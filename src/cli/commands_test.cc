@@ -179,7 +179,7 @@ TEST_F(CommandsTest, MeasureWritesTheProfileWhereItIsTold) {
   EXPECT_THAT(measured_beside(), HasSubstr("steps on 2 ranks of 1 thread with weights in bf16"));
   EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["steps"].size(), 1u);
   profile["machine"]["cpu_name"] = "another one";
-  EXPECT_THAT(measured_beside(), HasSubstr("is replaced: another one"));
+  EXPECT_THAT(measured_beside(), HasSubstr("is replaced: it was measured on another one"));
   EXPECT_EQ(nlohmann::json::parse(Read("profile.json"))["steps"].size(), 0u);
   const Outcome wrong = Run({"measure", "--steps", "int8,int9", "--out", path});
   EXPECT_EQ(wrong.status, kUsage);

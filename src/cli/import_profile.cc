@@ -18,6 +18,7 @@
 #include "base/read_file.h"
 #include "base/units.h"
 #include "cli/commands.h"
+#include "cli/describe_exchanges.h"
 #include "cli/inflate.h"
 #include "cli/output.h"
 #include "cli/parsed_by.h"
@@ -126,6 +127,7 @@ std::string DescribeMachine(const std::string& preset, const cost::MachineProfil
   if (const std::string relatives = WordsOfRelatives(machine); !relatives.empty()) {
     text += fmt::format("  {}\n", relatives);
   }
+  text += DescribeExchanges(machine);
   for (const cost::LinkLevel& link : machine.links) {
     text += fmt::format(
         "  {}: {}, {:.1f} GB/s in one direction, {:.0f} us, shared by {}\n", link.name,
@@ -248,8 +250,8 @@ class ImportProfile : public Command {
     if (!failures.empty() && failures.size() == chosen.operators.size()) return failures.front();
     if (!not_priced.empty()) {
       PrintNote(
-          "no price is asked of {}: prices are of weights in {}, of one kernel for each operator, "
-          "and of all-gather and reduce-scatter in place of all-reduce\n",
+          "no price is asked of {}: prices are of weights in {}, and of one kernel for each "
+          "operator but all-reduce\n",
           fmt::join(not_priced, "; "), fmt::join(formats, ", "));
     }
     for (const Error& failure : failures) PrintNote("passed over: {}\n", failure.message);

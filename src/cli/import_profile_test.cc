@@ -85,22 +85,33 @@ TEST_F(ImportProfileTest, ATableThatIsGivenTwiceIsRefused) {
 
 TEST_F(ImportProfileTest, NamesOperatorsThatNoPriceIsAskedOf) {
   WriteTable("a.csv");
-  std::string text =
-      "framework,version,device,op_name,kernel_source,allreduce_dtype,num_gpus,message_size,"
-      "latency\n";
-  for (int size = 1024; size <= 1 << 20; size *= 2) {
-    text += fmt::format("X,1,NVIDIA A100-SXM4-80GB,all_reduce,k,half,8,{},{}\n", size,
-                        0.01 + 1e-8 * size);
-  }
-  Write("sums.csv", text);
-  const Outcome both = Run(
+  std::string header =
+      "framework,version,device,op_name,kernel_source,{}_dtype,num_gpus,message_size,latency\n";
+  const auto write = [&](const std::string& file, const char* kind, const char* name) {
+    std::string text = fmt::format(fmt::runtime(header), kind);
+    for (const char* kernel : {"k", "other"}) {
+      for (int size = 1024; size <= 1 << 20; size *= 2) {
+        text += fmt::format("X,1,NVIDIA A100-SXM4-80GB,{},{},half,8,{},{}\n", name, kernel, size,
+                            0.01 + 1e-8 * size);
+      }
+    }
+    Write(file, text);
+  };
+  write("sums.csv", "allreduce", "all_reduce");
+  write("rows.csv", "nccl", "all_gather");
+  const Outcome all = Run({"import-profile", Path("a.csv"), Path("sums.csv"), Path("rows.csv"),
+                           "--preset", "a100-nvlink", "--out", "-"});
+  ASSERT_EQ(all.status, kSuccess) << all.err;
+  EXPECT_THAT(all.err,
+              HasSubstr("no price is asked of all_gather, X other: prices are of weights in "
+                        "bf16, int8, int4_wo, and of one kernel for each operator but all-reduce"));
+  const Outcome priced = Run(
       {"import-profile", Path("a.csv"), Path("sums.csv"), "--preset", "a100-nvlink", "--out", "-"});
-  ASSERT_EQ(both.status, kSuccess) << both.err;
-  EXPECT_THAT(both.err, HasSubstr("no price is asked of all_reduce: prices are of weights in "
-                                  "bf16, int8, int4_wo, of one kernel"));
-  const Outcome alone =
-      Run({"import-profile", Path("a.csv"), "--preset", "a100-nvlink", "--out", "-"});
-  EXPECT_THAT(alone.err, ::testing::Not(HasSubstr("no price is asked")));
+  EXPECT_THAT(priced.err, ::testing::Not(HasSubstr("no price is asked")));
+  // Over PCI Express an all-reduce is its two halves.
+  const Outcome on_pcie = Run(
+      {"import-profile", Path("a.csv"), Path("sums.csv"), "--preset", "a100-pcie4", "--out", "-"});
+  EXPECT_THAT(on_pcie.err, HasSubstr("passed over: all_reduce of sums.csv: its kernels need"));
 }
 
 TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
@@ -120,6 +131,10 @@ TEST_F(ImportProfileTest, ListsPresetsWithTheirSources) {
   EXPECT_THAT(outcome.out, HasSubstr("  host: Intel Xeon 2.30 GHz (Google Cloud N1)"));
   // Beside a GPU without tables stands on which one its operators were measured.
   EXPECT_THAT(outcome.out, HasSubstr("limits that was measured on NVIDIA A100"));
+  // And so beside the rates of exchanges over multiprocessors.
+  EXPECT_THAT(outcome.out, HasSubstr("dispatch among 8 ranks, GB/s over the multiprocessors"));
+  EXPECT_THAT(outcome.out, HasSubstr("the share of its link that NVIDIA H100"));
+  EXPECT_THAT(outcome.out, HasSubstr("  exchanges take a multiprocessor for each 17 GB/s"));
   EXPECT_EQ(Run({"import-profile", "--list", "--out", Path("list.json")}).status, kUsage);
 }
 

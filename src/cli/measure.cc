@@ -64,20 +64,27 @@ constexpr double kSecondsOfRanks = 215;
 std::string DescribeStreaming(const std::vector<int>& measured) {
   const auto choice = kernels::StreamingChoice::FromNumbers(measured);
   if (!choice) return "not measured";
-  const auto usual = kernels::StreamingChoice::OfCpu().numbers();
-  int num_others = 0;
-  for (size_t i = 0; i < usual.size(); ++i) num_others += measured[i] != usual[i];
-  return num_others == 0 ? "read as is usual on CPUs of this kind"
-                         : fmt::format(
-                               "read otherwise than is usual on CPUs of this kind in {} of "
-                               "{} combinations of format and rows",
-                               num_others, usual.size());
+  const auto usual = kernels::StreamingChoice::OfCpu();
+  std::vector<std::string> others;
+  for (const kernels::WeightFormat format : kernels::kStreamingFormats) {
+    std::vector<int> rows_of_others;
+    for (const int rows : kernels::kStreamingRows) {
+      if (choice->For(format, rows) != usual.For(format, rows)) rows_of_others.push_back(rows);
+    }
+    if (rows_of_others.empty()) continue;
+    others.push_back(
+        fmt::format("{} with {} rows", kernels::Name(format), fmt::join(rows_of_others, ", ")));
+  }
+  return others.empty() ? "read as is usual on CPUs of this kind"
+                        : fmt::format("read otherwise than is usual on CPUs of this kind: {}",
+                                      fmt::join(others, "; "));
 }
 
 std::string Describe(const hardware::Profile& profile) {
-  std::string text = fmt::format(
-      "{}, {} on CPU{} {}, {}\n", profile.cpu_name, FormatCount(profile.cpus.size(), "thread"),
-      profile.cpus.size() == 1 ? "" : "s", fmt::join(profile.cpus, ","), profile.isa);
+  std::string text =
+      fmt::format("{}, {} on CPU{} {}, {}\n", hardware::NameOf(profile.cpu()),
+                  FormatCount(profile.cpus.size(), "thread"), profile.cpus.size() == 1 ? "" : "s",
+                  fmt::join(profile.cpus, ","), profile.isa);
   text += fmt::format("dot products  float32  {:10.1f} GFLOP/s\n", profile.f32_gflops);
   text += fmt::format("              bf16     {:10.1f} GFLOP/s\n", profile.bf16_gflops);
   text += fmt::format("              int8     {:10.1f} Gop/s\n", profile.int8_gops);
@@ -141,6 +148,9 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
     if (!costs.held_out[kind]) continue;
     add(std::string(schedule::Name(static_cast<schedule::TaskKind>(kind))), *costs.held_out[kind]);
   }
+  if (costs.int8_attention_held_out) {
+    add("attention, int8 KV cache", *costs.int8_attention_held_out);
+  }
   if (costs.exchange_held_out) add("all exchanges", *costs.exchange_held_out);
   if (costs.overlapped_held_out) add("steps with overlap", *costs.overlapped_held_out);
   std::string text = fmt::format(
@@ -149,6 +159,29 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
   text += fmt::format(
       "whole steps of models that were left out: 90 % within {:.2f} times what these errors say\n",
       costs.interval_stretch);
+  if (costs.cached_weight_bytes > 0) {
+    std::vector<std::string> kinds;
+    for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
+      if (!costs.cached_tasks[kind]) continue;
+      const double cached = costs.cached_tasks[kind]->per_weight_byte.value.front();
+      kinds.push_back(
+          fmt::format("{} {:.2g}", schedule::Name(static_cast<schedule::TaskKind>(kind)),
+                      costs.tasks[kind]->per_weight_byte.value.front() / std::max(cached, 1e-15)));
+    }
+    text += fmt::format(
+        "weights up to {} stay in the last-level cache, and are read so many times as fast: {}\n",
+        FormatBytes(static_cast<uint64_t>(costs.cached_weight_bytes)), fmt::join(kinds, ", "));
+  }
+  constexpr auto kLoads = static_cast<size_t>(schedule::TaskKind::kLoadExperts);
+  if (costs.tasks[kLoads] && costs.load_beside) {
+    const auto& alone = costs.tasks[kLoads]->per_weight_byte.value;
+    const auto& beside = costs.load_beside->per_weight_byte.value;
+    text += fmt::format(
+        "loads         {:.2f} GB/s copied and {:.2f} made of int4 by a thread; beside computation "
+        "they take {:.2f} and {:.2f} times their time of cores\n",
+        1e-9 / alone.front(), 1e-9 / (alone.back() - alone.front()), beside.front() / alone.front(),
+        (beside.back() - beside.front()) / (alone.back() - alone.front()));
+  }
   if (costs.num_ranks > 1) {
     const double per_byte = costs.exchange.lasting_seconds_per_byte();
     text +=
@@ -213,7 +246,8 @@ class Measure : public Command {
   void AddOptions(CLI::App& app) override {
     AddThreadsOption(app, num_threads_);
     AddNumber(app, "--seconds", options_.budget_s, {0.01, 60.0},
-              "Time for each of the eight measurements, 0.01 to 60 (default: 1)")
+              "Time for each of the eight measurements, 0.01 to 60 (default: 1); the last of them, "
+              "how panels of weights are best read, takes three times as long")
         ->type_name("S");
     AddPath(app, "--disk", options_.disk_directory,
             "Directory whose disk is measured, by its largest file if that is large; must exist "
@@ -277,10 +311,15 @@ class Measure : public Command {
       return measured;
     }
     if (Status done = MeasureOperators(pool, &profile); !done) return done;
+    const auto streaming = evaluate::StreamingWhileMeasuring(
+        *ranks(), profile, out_path_.empty() ? hardware::ProfilePath() : out_path_,
+        {.cpu = topology->cpu, .isa = (*kernels)->name, .cpus = pool.cpus()});
+    kernels::KernelSet of_steps = **kernels;
+    if (streaming) of_steps.streaming = &*streaming;
     for (size_t i = 0; i < formats.size(); ++i) {
       const double left = (ranks()->size() == 1 ? kSecondsAlone : kSecondsOfRanks) - SecondsSoFar();
       const double seconds = std::max(1.0, left / static_cast<double>(formats.size() - i));
-      if (Status done = MeasureFormat(formats[i], pool, **kernels, seconds, &profile); !done) {
+      if (Status done = MeasureFormat(formats[i], pool, of_steps, seconds, &profile); !done) {
         return done;
       }
     }
@@ -371,7 +410,8 @@ class Measure : public Command {
         evaluate::MeasureSteps(*ranks(), pool, kernels,
                                {.weights = format,
                                 .wire = one_host ? comm::WireFormat::kF32 : comm::WireFormat::kBf16,
-                                .seconds = seconds});
+                                .seconds = seconds,
+                                .last_level_cache_bytes = last_level_cache_bytes_});
     if (!costs) return costs.error();
     if (!speaks()) return {};
     profile->steps.push_back(*costs);
@@ -384,9 +424,10 @@ class Measure : public Command {
     }
     const std::string path = out_path_.empty() ? hardware::ProfilePath() : out_path_;
     const Result<cost::MachineProfile> before = evaluate::LoadMachineProfile(path);
-    if (before && !evaluate::IsOfSameMachine(*before, profile)) {
-      PrintNote("{} was of another machine or instruction set, and is replaced: {}, {}\n", path,
-                Printable(before->machine.cpu_name), Printable(before->machine.isa));
+    if (before) {
+      const std::string why =
+          evaluate::WhyAnotherMachine(before->machine, profile.machine.cpu(), profile.machine.isa);
+      if (!why.empty()) PrintNote("what was in {} is replaced: {}\n", path, why);
     }
     const cost::MachineProfile kept = evaluate::WithKept(profile, path);
     if (Status saved = Save(kept, path); !saved) return saved;

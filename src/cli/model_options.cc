@@ -31,6 +31,18 @@
 
 namespace convene::cli {
 
+CLI::Option* AddKvCacheOption(CLI::App& app, std::optional<kernels::KvFormat>& format) {
+  return app
+      .add_option_function<std::string>(
+          "--kv-cache",
+          [&format](const std::string& name) {
+            format = name == "int8" ? kernels::KvFormat::kInt8 : kernels::KvFormat::kBf16;
+          },
+          "Of keys and values: bf16 (default) or int8 (half the memory)")
+      ->check(CLI::IsMember({"bf16", "int8"}))
+      ->type_name("FORMAT");
+}
+
 void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
   app.add_option_function<std::string>(
          "--weights",
@@ -51,14 +63,7 @@ void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes) {
          "Beside integer weights: int8 (default) or bf16 (more precise)")
       ->check(CLI::IsMember({"int8", "bf16"}))
       ->type_name("FORMAT");
-  app.add_option_function<std::string>(
-         "--kv-cache",
-         [&wishes](const std::string& name) {
-           wishes.kv = name == "int8" ? kernels::KvFormat::kInt8 : kernels::KvFormat::kBf16;
-         },
-         "Of keys and values: bf16 (default) or int8 (half the memory)")
-      ->check(CLI::IsMember({"bf16", "int8"}))
-      ->type_name("FORMAT");
+  AddKvCacheOption(app, wishes.kv);
 }
 
 void AddModelOptions(CLI::App& app, ModelOptions& options) {
@@ -366,7 +371,8 @@ std::string NameOfRun(engine::LoadedModel& model, const std::string& directory) 
   const planner::Candidate candidate{
       .setup = {.num_ranks = model.plan().layout.num_ranks(),
                 .num_threads = model.pool().size(),
-                .weights = std::string(kernels::Name(model.formats().weights.matrices))},
+                .weights = std::string(kernels::Name(model.formats().weights.matrices)),
+                .int8_kv = model.formats().kv == kernels::KvFormat::kInt8},
       .plan = model.plan()};
   return NameOfPlan(candidate, plan::ModelHash(config->json));
 }
@@ -387,6 +393,9 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   std::vector<std::string> names = OptionsBesidePlan(options.plan);
   if (!options.plan.path.empty() && load.formats.weights && !plan->weights.empty()) {
     names.emplace_back("--weights");
+  }
+  if (!options.plan.path.empty() && load.formats.kv && !plan->kv_cache.empty()) {
+    names.emplace_back("--kv-cache");
   }
   if (!options.plan.path.empty() && load.num_threads && plan->num_threads > 0) {
     names.emplace_back("--threads");
@@ -441,6 +450,10 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (!load.formats.weights && !load.plan.weights.empty()) {
     load.formats.weights = kernels::WeightFormatFromName(load.plan.weights);
   }
+  if (!load.formats.kv && !load.plan.kv_cache.empty()) {
+    load.formats.kv =
+        load.plan.kv_cache == "int8" ? kernels::KvFormat::kInt8 : kernels::KvFormat::kBf16;
+  }
   if (!load.num_threads && load.plan.num_threads > 0) {
     // A plan is for the rank with the most cores, where ranks are not alike.
     load.num_threads = load.plan.num_threads;
@@ -458,7 +471,8 @@ Result<std::unique_ptr<engine::LoadedModel>> LoadModel(ModelOptions& options, co
   if (model) options.load.max_sequences = (*model)->max_sequences();
   if (model && load.record) {
     options.watch->SetRun(std::string(kernels::Name((*model)->formats().weights.matrices)),
-                          (*model)->pool().size(), NameOfRun(**model, options.directory));
+                          (*model)->pool().size(), NameOfRun(**model, options.directory),
+                          (*model)->formats().kv == kernels::KvFormat::kInt8);
     (*model)->transformer().ObserveSteps(
         [watch = options.watch](const runtime::RecordedStep& step) { watch->See(step); });
     // The reference kernels of profiles are products of CPUs, and tell nothing of a GPU's steps.

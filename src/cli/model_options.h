@@ -45,6 +45,9 @@ struct ModelOptions {
   bool says_max_batch() const;  // precondition: the command has it
 };
 
+// --kv-cache by itself.
+CLI::Option* AddKvCacheOption(CLI::App& app, std::optional<kernels::KvFormat>& format);
+
 // --weights, --int4-group, --activations and --kv-cache.
 void AddFormatOptions(CLI::App& app, engine::FormatWishes& wishes);
 

@@ -27,6 +27,7 @@
 #include "cli/verify_plan.h"
 #include "cli/workload_options.h"
 #include "drawing/gantt.h"
+#include "engine/choose_formats.h"
 #include "engine/plan_question.h"
 #include "evaluate/inspection.h"
 #include "hardware/memory_status.h"
@@ -89,6 +90,7 @@ class MakePlanCommand : public Command {
     AddAllowOption(app, allowed_);
     AddMemoryOption(app, memory_);
     AddDiskRateOption(app, disk_rate_);
+    AddKvCacheOption(app, kv_cache_);
     AddPath(app, "-o,--out", out_path_, "Write the plan, which --plan reads")
         ->type_name("FILE.json")
         ->check(WritableFile());
@@ -97,7 +99,7 @@ class MakePlanCommand : public Command {
         ->type_name("FILE.html")
         ->check(WritableFile());
     AddNumber(app, "--verify", verify_seconds_, {0.01, 86400.0},
-              "Run the best three for about so long, and confirm or correct the choice")
+              "Run the best three so long, and confirm or correct the choice")
         ->type_name("SECONDS");
     app.add_flag("--explain", explain_, "Show what each pass did, and every rejected plan");
     AddJsonOption(app, json_path_);
@@ -198,8 +200,8 @@ class MakePlanCommand : public Command {
     // Measuring takes of a budget, but not of what a rank may have for the model.
     std::optional<uint64_t> budget;
     if (memory_.is_budget) budget = memory_.bytes.front();
-    Result<KnownRanks> known =
-        KeptOrMeasuredProfile(*ranks(), format, plan::Wire::kAuto, num_threads_, budget);
+    Result<KnownRanks> known = KeptOrMeasuredProfile(*ranks(), format, question.int8_kv,
+                                                     plan::Wire::kAuto, num_threads_, budget);
     if (!known) {
       Result<cost::MachineProfile> kept = LoadProfile(profile_, started);
       if (kept) return kept;
@@ -303,6 +305,12 @@ class MakePlanCommand : public Command {
   Status AskFormats(planner::PlanQuestion* question) const {
     question->formats = engine::AutomaticFormats();
     if (!weights_.empty() && weights_ != "auto") question->formats = {weights_};
+    question->int8_kv = kv_cache_ == kernels::KvFormat::kInt8;
+    for (const std::string& format : question->formats) {
+      const auto goes_together =
+          engine::ResolveFormats({.kv = kv_cache_}, *kernels::WeightFormatFromName(format));
+      if (!goes_together) return goes_together.error();
+    }
     if (!weights::IsPackedDirectory(model_)) return {};
     const Result<weights::PackedDirectory> packed = weights::OpenPackedDirectory(model_);
     if (!packed) return packed.error();
@@ -401,6 +409,7 @@ class MakePlanCommand : public Command {
   std::string json_path_;
   std::optional<int> step_tokens_;
   std::string weights_;
+  std::optional<kernels::KvFormat> kv_cache_;
   std::optional<int> num_threads_;
   std::optional<std::string> layout_;
   DisaggregationOptions disaggregation_;

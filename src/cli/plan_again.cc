@@ -36,6 +36,7 @@ Result<DefaultPlan> PlanAgain(const ModelOptions& options, const model::ModelSpe
   // Steps are as long as they are now.
   asked->setting.step_tokens =
       in_force.step_tokens_for(workload.batch, options.load.max_step_tokens);
+  question.int8_kv = setup.int8_kv;
   engine::AnswerPlanQuestion(asked->setting, question);
   question.formats = {setup.weights};
   question.constraints = {.num_ranks = setup.num_ranks,

@@ -18,6 +18,7 @@
 #include "cli/verify_plan.h"
 #include "engine/ask_for_costs.h"
 #include "engine/choose_pipeline.h"
+#include "engine/crossovers.h"
 #include "engine/rank_options.h"
 #include "evaluate/known_costs.h"
 #include "evaluate/machine_profile_file.h"
@@ -78,8 +79,8 @@ Result<KnownRanks> FindProfile(const ModelOptions& options, const plan::Plan& re
                                const std::string& format, comm::Group& ranks) {
   if (options.plan.layout)
     return WithoutMemory(evaluate::LoadMachineProfile(hardware::ProfilePath()));
-  return KeptOrMeasuredProfile(ranks, format, resolved.wire, options.load.num_threads,
-                               options.load.memory_budget);
+  return KeptOrMeasuredProfile(ranks, format, options.load.formats.kv == kernels::KvFormat::kInt8,
+                               resolved.wire, options.load.num_threads, options.load.memory_budget);
 }
 
 // Nothing: the disk is known, or nothing would be read from it.
@@ -139,7 +140,7 @@ bool Fits(const planner::PlanQuestion& question, const plan::Plan& plan,
 int BatchThatFits(const planner::PlanQuestion& question, const plan::Plan& resolved,
                   int num_threads) {
   const planner::RankSetup setup = {resolved.layout.num_ranks(), num_threads,
-                                    question.formats.front()};
+                                    question.formats.front(), question.int8_kv};
   for (int batch = question.workload.batch; batch >= 1; batch /= 2) {
     if (Fits(question, resolved, setup, batch)) return batch;
   }
@@ -267,14 +268,17 @@ std::vector<uint64_t> UnlikeMemory(std::vector<uint64_t> memory, std::optional<u
 }
 
 Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                         plan::Wire wire, std::optional<int> num_threads,
+                                         bool int8_kv, plan::Wire wire,
+                                         std::optional<int> num_threads,
                                          std::optional<uint64_t> memory_budget) {
-  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
-  if (RanksShareCores()) return WithoutMemory(std::move(kept));
+  if (RanksShareCores()) {
+    return WithoutMemory(evaluate::LoadMachineProfile(hardware::ProfilePath()));
+  }
   const Result<engine::KnownCosts> known =
       engine::AskForCosts(ranks,
                           {.weights = *kernels::WeightFormatFromName(format),
                            .wire = engine::WireFormatOf(wire, ranks.size()),
+                           .int8_kv = int8_kv,
                            .num_threads = num_threads,
                            .memory_budget = memory_budget},
                           evaluate::KeptOrMeasuredCosts());
@@ -285,7 +289,14 @@ Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& 
                  known.error().kind};
   }
   if (!known) return known.error();
-  cost::MachineProfile profile = kept ? *std::move(kept) : cost::MachineProfile();
+  // Where the costs have just been measured, with what was kept of this machine before. What is of
+  // another one could not be replaced.
+  Result<cost::MachineProfile> kept = evaluate::LoadMachineProfile(hardware::ProfilePath());
+  const Result<const kernels::KernelSet*> kernels = kernels::ChooseKernels();
+  const bool is_of_here =
+      kept && kernels &&
+      engine::IsOf(kept->machine, engine::ComputesHereWith((*kernels)->name, /*cpus=*/{}));
+  cost::MachineProfile profile = is_of_here ? *std::move(kept) : cost::MachineProfile();
   const cost::StepCosts& now = known->ranks;
   if (cost::StepCosts* old = profile.CostsOf(now.num_ranks, now.num_threads, now.weights)) {
     *old = now;
@@ -299,7 +310,7 @@ std::string FormatThatFits(const planner::PlanQuestion& question, const plan::Pl
                            int num_threads) {
   const int num_ranks = resolved.layout.num_ranks();
   for (const std::string& format : question.formats) {
-    const planner::RankSetup setup = {num_ranks, num_threads, format};
+    const planner::RankSetup setup = {num_ranks, num_threads, format, question.int8_kv};
     if (Fits(question, resolved, setup, question.workload.batch)) return format;
   }
   return question.formats.back();
@@ -340,10 +351,15 @@ Result<nlohmann::ordered_json> ExplainGivenPlan(const ModelOptions& options,
   const std::unique_ptr<AskedQuestion> asked = AskQuestion(options, spec, num_started);
   if (!asked) return Error{"the cores and the memory that are here could not be read"};
   const int num_ranks = given.layout.num_ranks();
+  if (!options.load.formats.kv && given.kv_cache == "int8") {
+    asked->question.int8_kv = true;
+    engine::AnswerPlanQuestion(asked->setting, asked->question);
+  }
   const planner::RankSetup setup = {
       num_ranks, given.num_threads > 0 ? given.num_threads : asked->num_threads,
       given.weights.empty() ? FormatThatFits(asked->question, given, asked->num_threads)
-                            : given.weights};
+                            : given.weights,
+      asked->question.int8_kv};
   asked->profile = *std::move(profile);
   asked->question.constraints.keeps_step_tokens = !options.knows_work || options.says_chunk();
   const int usual = asked->setting.step_tokens;
@@ -385,7 +401,7 @@ std::optional<DefaultPlan> PlanBatchAlone(const ModelOptions& options, const mod
   LimitToSteps(options, question, workload);
   workload.batch = BatchThatFits(question, resolved, asked->num_threads);
   const std::string format = FormatThatFits(question, resolved, asked->num_threads);
-  const planner::RankSetup setup = {1, asked->num_threads, format};
+  const planner::RankSetup setup = {1, asked->num_threads, format, question.int8_kv};
   Result<cost::MachineProfile> kept =
       evaluate::KeptProfile(setup, (*kernels)->name, hardware::ProfilePath());
   if (!kept) return {};
@@ -457,7 +473,7 @@ std::optional<DefaultPlan> PlanByDefault(const ModelOptions& options, const mode
       if (again) asked->profile = std::move(again->profile);
     }
   }
-  const planner::RankSetup whole = {num_ranks, asked->num_threads, first_format};
+  const planner::RankSetup whole = {num_ranks, asked->num_threads, first_format, question.int8_kv};
   const std::optional<KnownDisk> disk = LearnDiskIfNeeded(
       options, spec, Fits(question, resolved, whole, workload.batch), asked->profile);
   const std::string batch = ChooseTogether(options, question, workload);

@@ -60,7 +60,8 @@ struct KnownRanks {
 // rank; unset: its share. `memory_budget`: of each rank, measuring included. Errors: ranks share
 // cores and nothing is kept; those of measuring.
 Result<KnownRanks> KeptOrMeasuredProfile(comm::Group& ranks, const std::string& format,
-                                         plan::Wire wire, std::optional<int> num_threads,
+                                         bool int8_kv, plan::Wire wire,
+                                         std::optional<int> num_threads,
                                          std::optional<uint64_t> memory_budget);
 
 // Where ranks differ in memory by more than a twentieth, what each has, at most `budget` of it;

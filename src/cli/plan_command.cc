@@ -101,6 +101,7 @@ std::string CommandOf(const PlanReport& report, const Candidate& chosen,
     line += " --plan " + ShellWord(plan_path) + (report.costs.device ? " --device cuda" : "");
   } else {
     line += " --weights " + chosen.setup.weights;
+    if (chosen.setup.int8_kv) line += " --kv-cache int8";
     // A GPU has no threads that could be asked for.
     line += report.costs.device ? " --device cuda"
                                 : fmt::format(" --threads {}", chosen.setup.num_threads);

@@ -60,6 +60,7 @@ ordered_json IntervalToJson(const Interval& interval) { return {interval.low, in
 plan::Plan WholePlan(const Candidate& candidate) {
   plan::Plan plan = candidate.plan;
   plan.weights = candidate.setup.weights;
+  if (candidate.setup.int8_kv) plan.kv_cache = "int8";
   plan.num_threads = candidate.setup.num_threads;
   return plan;
 }

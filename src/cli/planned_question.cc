@@ -285,6 +285,7 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const Json& con
           {"memory_per_rank", memory},
           {"rank_memory", question.rank_memory},
           {"formats", question.formats},
+          {"kv_cache", question.int8_kv ? "int8" : "bf16"},
           {"allowed",
            {{"layout", question.allowed.layout},
             {"wire", question.allowed.wire},
@@ -304,6 +305,7 @@ ordered_json QuestionJson(const planner::PlanQuestion& question, const Json& con
 
 plan::Plan DecisionsOf(plan::Plan plan, int usual_step_tokens) {
   plan.weights.clear();
+  plan.kv_cache.clear();
   plan.num_threads = 0;
   plan.made_for.reset();
   // PlanFile says it of batches whose steps would otherwise have fewer tokens than is usual.
@@ -346,6 +348,11 @@ Result<PlannedQuestion> PlannedQuestionFromJson(const Json& object) {
       reader.Fail("\"formats\" has something that is no format");
     }
     question.formats.push_back(name);
+  }
+  // Files of before do not tell, and are of bf16.
+  if (const Json& cache = reader.Member(object, "kv_cache"); !cache.is_null()) {
+    question.int8_kv = cache == "int8";
+    if (!question.int8_kv && cache != "bf16") reader.Fail("\"kv_cache\" is neither bf16 nor int8");
   }
   const Json& allowed = reader.Member(object, "allowed");
   question.allowed = {.layout = reader.Flag(allowed, "layout"),

@@ -26,6 +26,7 @@ struct PlannedQuestion {
   std::vector<uint64_t> memory_per_rank;  // by number of ranks, from 1
   std::vector<uint64_t> rank_memory;      // as the question's
   std::vector<std::string> formats;
+  bool int8_kv = false;
   planner::Allowed allowed;
   planner::Constraints constraints;
   std::vector<std::string> passes_off;

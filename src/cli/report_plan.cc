@@ -88,7 +88,8 @@ Status CheckSame(const drawing::Trace& trace, const plan::Plan& plan) {
   }
   const std::string planned = NameOfPlan({.setup = {.num_ranks = plan.made_for->num_ranks,
                                                     .num_threads = plan.num_threads,
-                                                    .weights = plan.weights},
+                                                    .weights = plan.weights,
+                                                    .int8_kv = plan.kv_cache == "int8"},
                                           .plan = plan},
                                          plan.made_for->model);
   if (trace.run.empty() || trace.run == planned) return {};  // older traces do not tell
@@ -214,12 +215,13 @@ bool IsPlan(const planner::Candidate& candidate, const PlanFromFile& file) {
          candidate.setup.num_ranks == plan.made_for->num_ranks;
 }
 
-Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
+// What was asked, with the memory of ranks as it was. It refers to both.
+planner::PlanQuestion QuestionOf(const PlanFromFile& file, const planner::MeasuredSource& source) {
   const PlannedQuestion& asked = file.question;
-  const planner::MeasuredSource source(asked.profile);
   planner::PlanQuestion question{.spec = asked.spec, .workload = asked.workload, .source = source};
   question.num_ranks = asked.num_ranks;
   question.formats = asked.formats;
+  question.int8_kv = asked.int8_kv;
   question.expand_from_tokens = asked.expand_from_tokens;
   question.one_host = asked.one_host;
   question.allowed = asked.allowed;
@@ -234,6 +236,22 @@ Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
   question.memory_per_rank = [&asked](int num_ranks) {
     return asked.memory_per_rank[static_cast<size_t>(num_ranks) - 1];
   };
+  return question;
+}
+
+// Whether the plan was priced with weights that stay in the last-level cache.
+bool HadCachedWeights(const PlanFromFile& file, const cost::StepCosts& costs) {
+  if (!(costs.cached_weight_bytes > 0)) return false;
+  const planner::MeasuredSource source(file.question.profile);
+  const double bytes = planner::WeightBytesOf(
+      QuestionOf(file, source),
+      {.num_ranks = costs.num_ranks, .num_threads = costs.num_threads, .weights = costs.weights});
+  return bytes > 0 && bytes <= costs.cached_weight_bytes;
+}
+
+Status SearchAgain(const PlanFromFile& file, PlanComparison& comparison) {
+  const planner::MeasuredSource source(file.question.profile);
+  const planner::PlanQuestion question = QuestionOf(file, source);
   const Result<planner::PlanAnswer> answer = SearchPlan(question);
   if (!answer) return answer.error();
   const planner::Candidate& best = answer->candidates[answer->chosen];
@@ -275,6 +293,14 @@ Result<PlanComparison> ComparePlan(const drawing::Trace& trace, const std::strin
   if (costs == file->question.profile.steps.end()) {
     return Error{fmt::format("{} holds no costs of its own ranks, threads and weights", plan_path)};
   }
+  const bool int8_kv = file->plan.kv_cache == "int8";
+  if (int8_kv && !costs->int8_attention) {
+    return Error{
+        fmt::format("{} holds no costs of attention with its own int8 KV cache", plan_path)};
+  }
+  const bool cached = HadCachedWeights(*file, *costs);
+  if (cached) costs->SwapCachedTasks();
+  if (int8_kv) costs->SwapCaches();
   PlanComparison comparison;
   comparison.is_known = std::ranges::any_of(costs->learnt_from, [&](const std::string& name) {
     return name.ends_with(file->plan.made_for->model);
@@ -287,6 +313,9 @@ Result<PlanComparison> ComparePlan(const drawing::Trace& trace, const std::strin
   if (comparison.steps.empty()) return Error{"the trace has no step that ran"};
   comparison.worst = WorstOf(comparison.steps);
   *costs = Refined(trace, *costs);
+  // The search takes those of its question by itself.
+  if (int8_kv) costs->SwapCaches();
+  if (cached) costs->SwapCachedTasks();
   if (Status searched = SearchAgain(*file, comparison); !searched) return searched.error();
   return comparison;
 }

@@ -276,7 +276,8 @@ class Serve : public Command {
     workload.requests = {{whole(load.prompt_tokens), whole(load.gen_tokens)}};
     workload.batch = whole(load.num_running);
     const planner::RankSetup setup = {model.plan().layout.num_ranks(), num_threads_,
-                                      std::string(kernels::Name(model.formats().weights.matrices))};
+                                      std::string(kernels::Name(model.formats().weights.matrices)),
+                                      model.formats().kv == kernels::KvFormat::kInt8};
     const Result<DefaultPlan> again =
         PlanAgain(model_, model.spec(), model.plan(), setup, workload);
     if (!again) return again.error();
@@ -318,6 +319,7 @@ class Serve : public Command {
     served.plan_json = PlanInForce(model.plan(), plan_id).dump() + "\n";
     served.watches_steps = !no_watch_;
     served.weights = kernels::Name(formats.weights.matrices);
+    served.int8_kv = formats.kv == kernels::KvFormat::kInt8;
     served.num_threads = num_threads_ = model.pool().size();
     return served;
   }

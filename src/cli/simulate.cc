@@ -140,7 +140,8 @@ class SimulateCommand : public Command {
         .workload = *workload,
         .source =
             by_operators_ ? static_cast<const planner::PricerSource&>(by_operators) : measured,
-        .num_ranks = num_ranks};
+        .num_ranks = num_ranks,
+        .int8_kv = plan_.kv_cache == "int8"};
     Status answered = AnswerByProfile(*profile, memory_, step_tokens_.value_or(512), question);
     if (!answered) return answered;
     question.constraints.keeps_step_tokens = says_chunk;
@@ -269,7 +270,7 @@ class SimulateCommand : public Command {
     Candidate candidate{.setup = {}, .plan = plan_};
     const int batch = planner::FewestTogether(question.workload);
     for (const std::string& format : formats) {
-      candidate.setup = {question.num_ranks, plan_.num_threads, format};
+      candidate.setup = {question.num_ranks, plan_.num_threads, format, question.int8_kv};
       // Of a machine that is not here the prices are those of whole ranks.
       if (candidate.setup.num_threads == 0 || by_operators_) {
         const std::vector<int> threads = question.source.ThreadsOf(question.num_ranks, format);

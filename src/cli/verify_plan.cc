@@ -258,8 +258,13 @@ class Verifier {
     }
     if (traced.empty()) return;
     for (size_t i = 0; i < traced.size(); ++i) traced[i].parts = parts[i];
-    const cost::Refinement refined =
+    const bool int8_kv = search_.question().int8_kv;
+    if (int8_kv) costs.SwapCaches();
+    cost::Refinement refined =
         cost::RefineStepCosts(costs, traced, profile_.machine.last_level_cache_bytes);
+    for (cost::StepCosts* swapped : {&costs, &refined.costs}) {
+      if (int8_kv) swapped->SwapCaches();
+    }
     found_.fits_caches |= refined.fits_caches;
     std::vector<std::string> changes;
     const auto tell = [&](std::string_view what, const std::optional<cost::KindRefinement>& found) {
@@ -331,6 +336,7 @@ evaluate::TrialQuestion TrialQuestionOf(const VerifyWish& wish, const planner::P
     const Candidate& candidate = answer.candidates[static_cast<size_t>(index)];
     plan::Plan plan = candidate.plan;
     plan.weights = candidate.setup.weights;
+    if (candidate.setup.int8_kv) plan.kv_cache = "int8";
     plan.num_threads = candidate.setup.num_threads;
     question.plans.push_back(std::move(plan));
   }

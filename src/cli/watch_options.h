@@ -21,8 +21,8 @@ class WatchOptions {
   void See(const runtime::RecordedStep& step) { watch_.See(step, !trace_path_.empty()); }
 
   // As drawing::Trace has them.
-  void SetRun(std::string weights, int num_threads, std::string run) {
-    watch_.SetRun(std::move(weights), num_threads, std::move(run));
+  void SetRun(std::string weights, int num_threads, std::string run, bool int8_kv) {
+    watch_.SetRun(std::move(weights), num_threads, std::move(run), int8_kv);
   }
 
   // Before the first step, from the thread that computes: the steps of a trace tell how fast the

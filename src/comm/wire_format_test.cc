@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/enumerators_test.h"
 #include "tensor/small_floats.h"
 
 namespace convene::comm {
@@ -17,7 +18,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr WireFormat kFormats[] = {WireFormat::kF32, WireFormat::kBf16, WireFormat::kE4m3};
 
 std::vector<std::byte> Encoded(WireFormat format, const std::vector<float>& row) {
   // Dirty, to see that padding is written and nothing behind it.
@@ -45,7 +45,7 @@ TEST(WireFormat, RowsArePaddedToFourBytesWithZeros) {
   EXPECT_EQ(RowBytes(WireFormat::kBf16, 3), 8);
   EXPECT_EQ(RowBytes(WireFormat::kE4m3, 5), 12);
   EXPECT_EQ(RowBytes(WireFormat::kE4m3, 2048), 2052);
-  for (const WireFormat format : kFormats) {
+  for (const WireFormat format : kEvery<WireFormat>) {
     for (size_t cols = 0; cols <= 9; ++cols) {
       const std::vector<std::byte> wire = Encoded(format, std::vector<float>(cols, 1.0f));
       const size_t used = format == WireFormat::kF32    ? 4 * cols
@@ -65,7 +65,7 @@ TEST(WireFormat, RowsHaveTheSameBitsOnEveryInstructionSet) {
   std::vector<float> row(1003);
   for (float& value : row) value = static_cast<float>(random() % 20001) / 1000.0f - 10.0f;
   std::vector<std::byte> all;
-  for (const WireFormat format : kFormats) {
+  for (const WireFormat format : kEvery<WireFormat>) {
     const std::vector<std::byte> wire = Encoded(format, row);
     all.insert(all.end(), wire.begin(), wire.end());
     const std::vector<float> back = ThereAndBack(format, row);
@@ -170,7 +170,7 @@ TEST(WireFormat, RowsOfBf16TravelAsTheirFloatsWould) {
       row.push_back(tensor::Bf16FromFloat(value));
       as_float.push_back(tensor::FloatFromBf16(row.back()));
     }
-    for (const WireFormat format : kFormats) {
+    for (const WireFormat format : kEvery<WireFormat>) {
       std::vector<std::byte> wire(RowBytes(format, cols));
       EncodeRow(format, std::span<const tensor::Bf16>(row), wire.data());
       const std::vector<std::byte> from_float = Encoded(format, as_float);

@@ -133,6 +133,8 @@ void ValidateExchanges(std::span<const ExchangeSample> samples, StepCosts& costs
 // What was seen of the steps, by what it is.
 struct Samples {
   std::array<std::vector<TaskSample>, schedule::kNumTaskKinds> tasks;
+  std::vector<TaskSample> int8_attention;
+  std::array<std::vector<TaskSample>, schedule::kNumTaskKinds> cached_tasks;
   std::vector<ExchangeSample> exchanges;
 };
 
@@ -196,11 +198,16 @@ void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples
   const schedule::Schedule& schedule = *step.schedule;
   const schedule::ActivityGraph graph = schedule::BuildActivityGraph(schedule);
   const auto add_exchanges = link.is_of_plan ? AddExchangesOfPlan : AddExchangesAlone;
-  add_exchanges(step, graph, link, samples.exchanges);
+  if (!step.is_special()) add_exchanges(step, graph, link, samples.exchanges);
   for (int activity = 0; activity < graph.num_activities(); ++activity) {
     const std::span<const TaskId> tasks = graph.tasks_of(activity);
     const schedule::Task& task = schedule.tasks[tasks.front()];
     if (IsCollective(task.kind)) continue;
+    if (step.int8_kv && task.kind != TaskKind::kAttention) continue;
+    const auto kind = static_cast<size_t>(task.kind);
+    std::vector<TaskSample>& of_kind = step.int8_kv              ? samples.int8_attention
+                                       : step.has_cached_weights ? samples.cached_tasks[kind]
+                                                                 : samples.tasks[kind];
     std::vector<double> seconds;
     for (const schedule::Timeline& timeline : step.timelines) {
       seconds.push_back(CollectiveSeconds(timeline, tasks));
@@ -209,11 +216,11 @@ void AddStep(const SampledStep& step, const ExchangeCost& link, Samples& samples
     for (size_t i = 0; i < seconds.size(); ++i) normalised[i] /= step.states[i].memory;
     for (const size_t round : MedianRounds(normalised)) {
       if (seconds[round] < kLeastTaskSeconds) continue;
-      samples.tasks[static_cast<size_t>(task.kind)].push_back({.parts = PartsOf(task, step.sizes),
-                                                               .state = step.states[round],
-                                                               .seconds = seconds[round],
-                                                               .fold = step.fold,
-                                                               .rank = task.lane.rank});
+      of_kind.push_back({.parts = PartsOf(task, step.sizes),
+                         .state = step.states[round],
+                         .seconds = seconds[round],
+                         .fold = step.fold,
+                         .rank = task.lane.rank});
     }
   }
 }
@@ -306,6 +313,29 @@ std::vector<TaskSample> AsIfAlike(std::vector<TaskSample> samples, const TaskCos
     if (of_rank > 0 && of_all > 0) sample.seconds *= of_all / of_rank;
   }
   return samples;
+}
+
+// Scores over a cache in int8, where there are those over the usual one to begin with.
+void AddInt8Attention(const std::vector<TaskSample>& samples, bool validates, StepCosts& costs) {
+  const auto& usual = costs.tasks[static_cast<size_t>(TaskKind::kAttention)];
+  if (samples.empty() || !usual) return;
+  costs.int8_attention = TaskCost::FitCurve(*usual, TaskCurve::kScores, samples);
+  if (!validates) return;
+  costs.int8_attention_held_out = TaskCost::ValidateCurve(
+      *usual, TaskCurve::kScores, AsIfAlike(samples, *costs.int8_attention, costs));
+}
+
+// Products whose weights are read from a cache, where there are those from memory to begin with.
+void AddCachedTasks(const std::array<std::vector<TaskSample>, schedule::kNumTaskKinds>& samples,
+                    StepCosts& costs) {
+  for (size_t kind = 0; kind < samples.size(); ++kind) {
+    const bool has_weights = std::ranges::any_of(
+        samples[kind], [](const TaskSample& sample) { return sample.parts.weight_bytes > 0; });
+    if (!has_weights || !costs.tasks[kind]) continue;
+    TaskCost like = *costs.tasks[kind];
+    like.sensitivity = 0;  // nothing waits for memory
+    costs.cached_tasks[kind] = TaskCost::FitCurve(like, TaskCurve::kWeights, samples[kind]);
+  }
 }
 
 // Of each round of a step with overlap: what computing took longer than alone, for each byte that
@@ -403,6 +433,8 @@ StepCosts FitStepCosts(std::span<const SampledStep> steps, const ReferenceSpeed&
     }
     AddLine(PredictByLine(points)[kind], *costs.held_out[kind]);
   }
+  AddInt8Attention(samples.int8_attention, validates, costs);
+  AddCachedTasks(samples.cached_tasks, costs);
   link.seconds = FitExchanges(samples.exchanges);
   costs.exchange = link;
   if (validates && !samples.exchanges.empty()) ValidateExchanges(samples.exchanges, costs);

@@ -22,8 +22,15 @@ struct SampledStep {
   std::vector<schedule::Timeline> timelines;  // by round
   std::vector<MachineState> states;           // likewise
   bool overlaps = false;                      // exchanges ran beside computation
-  int fold = 0;                               // as TaskSample's
-  int model = 0;                              // which of the models that are measured
+  // Keys and values are cached in int8: only attention counts, as StepCosts::int8_attention.
+  bool int8_kv = false;
+  // Its weights stay in the last-level cache: its tasks are of StepCosts::cached_tasks alone.
+  bool has_cached_weights = false;
+  int fold = 0;   // as TaskSample's
+  int model = 0;  // which of the models that are measured
+
+  // Of a part of the costs alone, and of a model that is not like those that run.
+  bool is_special() const { return int8_kv || has_cached_weights; }
 };
 
 // A collective lasts from when its last rank has come to it until all ranks are through with it.

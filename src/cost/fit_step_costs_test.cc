@@ -251,5 +251,57 @@ TEST(FitStepCosts, OfAPlanTakesExchangesWithComputationBesideThem) {
   EXPECT_NEAR(of_plan.exchange.SecondsOf(1e6), 8e-3, 1e-9);
 }
 
+// Attention over a cache in int8 has scores of its own, and says nothing of other tasks.
+TEST(FitStepCosts, StepsWithAnInt8CacheTellOfTheirAttentionAlone) {
+  std::vector<Schedule> schedules;
+  std::vector<schedule::Timeline> timelines;
+  const auto add = [&](double context, double seconds_per_score) {
+    const schedule::Size keys{.kind = schedule::SizeKind::kKeys};
+    const schedule::Size cached{.kind = schedule::SizeKind::kCached};
+    schedules.push_back(Schedule{.num_ranks = 1});
+    schedules.back().tasks = {{.kind = TaskKind::kAttention,
+                               .lane = {0, LaneKind::kCompute},
+                               .layer = 0,
+                               .work = {.flops = {{2e6}, {4e3 * context, keys}},
+                                        .memory_bytes = {{1e6}, {1e3 * context, cached}}}},
+                              {.kind = TaskKind::kRoute,
+                               .lane = {0, LaneKind::kCompute},
+                               .layer = 0,
+                               .after = {0},
+                               .work = {.flops = {{1e5}}, .memory_bytes = {{1e5}}}}};
+    const double attending = 1e-4 + 4e3 * context * seconds_per_score;
+    timelines.push_back({{{0, attending}, {attending, attending + 1e-5 + 1e-6 * context}}});
+  };
+  const Sizes one = [](const schedule::Size&) { return 1.0; };
+  const int num_each = 14;
+  for (int i = 0; i < num_each; ++i) add(100 * (i + 1), 1e-9);
+  for (int i = 0; i < num_each; ++i) add(100 * (i + 1), 3e-9);
+  std::vector<SampledStep> steps;
+  const auto fit = [&](int num_steps) {
+    steps.clear();
+    for (int i = 0; i < num_steps; ++i) {
+      steps.push_back({.schedule = &schedules[static_cast<size_t>(i)],
+                       .sizes = one,
+                       .timelines = {timelines[static_cast<size_t>(i)]},
+                       .states = {{}},
+                       .int8_kv = i >= num_each,
+                       .fold = i});
+    }
+    return FitStepCosts(steps, {.read_bytes_per_second = 1e10, .dot_operations_per_second = 1e11});
+  };
+  const StepCosts usual = fit(num_each);
+  EXPECT_FALSE(usual.int8_attention);
+  StepCosts both = fit(2 * num_each);
+  EXPECT_EQ(both.tasks, usual.tasks);
+  ASSERT_TRUE(both.int8_attention && both.int8_attention_held_out);
+  EXPECT_EQ(both.int8_attention_held_out->num_points, num_each);
+  const TaskParts parts = PartsOf(schedules.back().tasks[0], one);
+  EXPECT_NEAR(both.int8_attention->Seconds(parts), 1e-4 + 3e-9 * parts.score_flops, 1e-4);
+  const double of_bf16 = both.CostOf(TaskKind::kAttention)->Seconds(parts);
+  both.SwapCaches();
+  EXPECT_NEAR(both.CostOf(TaskKind::kAttention)->Seconds(parts) - of_bf16, 2e-9 * parts.score_flops,
+              0.05 * of_bf16);
+}
+
 }  // namespace
 }  // namespace convene::cost

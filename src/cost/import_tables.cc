@@ -39,13 +39,6 @@ bool IsRelative(const MeasuredOperator& measured, const GpuPreset& gpu) {
   return measured.samples[0].ideal_seconds != measured.target_ideal_seconds[0];
 }
 
-bool IsJoinedByNvlink(const GpuPreset& gpu, const MachineProfile& machine) {
-  const int host = LevelOfHost(machine.links);
-  return host == 0 && machine.links[0].num_ranks > 0 &&
-         machine.links[0].num_ranks <= gpu.nvlink_ranks &&
-         machine.links[0].bytes_per_second == gpu.nvlink_bytes_per_second;
-}
-
 std::string SourceOf(const std::string& table, const MeasuredOperator& measured,
                      const GpuPreset& gpu, bool is_relative) {
   const std::string where = fmt::format("{}, {}", table, measured.kernel);
@@ -74,6 +67,20 @@ double LinkOfHost(const MachineProfile& machine) {
   return level < 0 ? 0 : machine.links[level].bytes_per_second;
 }
 
+std::string WhyNoKernels(std::string_view operator_name, const GpuPreset& gpu,
+                         const std::vector<LinkLevel>& levels) {
+  if (operator_name != "dispatch" && operator_name != "combine" &&
+      !operator_name.starts_with("all_reduce")) {
+    return "";
+  }
+  constexpr int kAmpere = 2;
+  const bool is_joined = LevelOfHost(levels) == 0 && levels[0].num_ranks > 0 &&
+                         levels[0].num_ranks <= gpu.nvlink_ranks &&
+                         levels[0].bytes_per_second == gpu.nvlink_bytes_per_second;
+  if (is_joined && gpu.architecture >= kAmpere) return "";
+  return "its kernels need GPUs of Ampere or later, and NVLink among all ranks of a host";
+}
+
 ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<NamedTable> tables) {
   CHECK(machine.device.has_value());
   const Result<GpuPreset> gpu = FindGpu(machine.device->name);
@@ -88,10 +95,8 @@ ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<Named
         chosen.passed_over.push_back(fmt::format("{}: {}", what, measured.not_on_target));
         continue;
       }
-      const bool is_dispatch = measured.name == "dispatch" || measured.name == "combine";
-      if (is_dispatch && !IsJoinedByNvlink(*gpu, machine)) {
-        chosen.passed_over.push_back(
-            fmt::format("{}: its kernels need NVLink among all ranks of a host", what));
+      if (const std::string why = WhyNoKernels(measured.name, *gpu, machine.links); !why.empty()) {
+        chosen.passed_over.push_back(fmt::format("{}: {}", what, why));
         continue;
       }
       if (Distance(*gpu, measured.gpu) > nearest.at(measured.name)) {

@@ -37,10 +37,15 @@ int LevelOfHost(const std::vector<LinkLevel>& levels);
 // Its bytes per second. 0: there is none.
 double LinkOfHost(const MachineProfile& machine);
 
+// Why ranks of this machine have none of the kernels of an operator: those of dispatch, combine and
+// all-reduce, among the ranks of a host, need GPUs of Ampere or later and NVLink among all of them.
+// Empty: they have.
+std::string WhyNoKernels(std::string_view operator_name, const GpuPreset& gpu,
+                         const std::vector<LinkLevel>& levels);
+
 // Of each operator the tables of the device itself, or else those of its nearest relative. Where
 // several kernels were measured, the first has the operator's plain name, and others have the
-// kernel's after it. Dispatch and combine count where NVLink joins all ranks of a host, since their
-// kernels need it.
+// kernel's after it. Those whose kernels the machine cannot run are passed over (WhyNoKernels).
 // Precondition: `machine` has a device that is one of GpuPresets().
 ChosenOperators ChooseOperators(const MachineProfile& machine, std::vector<NamedTable> tables);
 

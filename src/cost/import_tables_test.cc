@@ -190,7 +190,14 @@ TEST(ImportTables, DispatchAndCombineAreOperatorsOverMultiprocessors) {
   const ChosenOperators on_pcie = Choose("h100-pcie5", {table});
   EXPECT_TRUE(on_pcie.operators.empty());
   ASSERT_EQ(on_pcie.passed_over.size(), 2u);
-  EXPECT_THAT(on_pcie.passed_over[0], HasSubstr("need NVLink among all ranks of a host"));
+  EXPECT_THAT(on_pcie.passed_over[0], HasSubstr("NVLink among all ranks of a host"));
+  EXPECT_TRUE(Choose("v100-nvlink", {table}).operators.empty());
+  // On a link of 200 GB/s fewer multiprocessors reach the same part of it.
+  const ChosenOperators on_h800 = Choose("h800-nvlink", {table});
+  ASSERT_EQ(on_h800.operators.size(), 2u);
+  const std::vector<OperatorSample> samples = SamplesOnTarget(on_h800.operators[0].measured);
+  EXPECT_DOUBLE_EQ(samples[0].features.back(), 4 * 200.0 / 450);
+  EXPECT_DOUBLE_EQ(samples[0].features[0], 128);
 }
 
 TEST(ImportTables, WhatIsNotUnderstoodIsRefusedWithItsRow) {

@@ -58,16 +58,6 @@ std::optional<double> ScoreShareOf(const std::string& device) {
   return std::min(kOfAmpere, 0.35 * of_h100 / of_multiprocessor(gpu->figures));
 }
 
-// Null: no layer has experts.
-const model::MoeSpec* FirstExperts(const model::ModelSpec& spec) {
-  for (const auto* layers : {&spec.layers, &spec.encoder_layers}) {
-    for (const model::LayerSpec& layer : *layers) {
-      if (layer.moe) return &*layer.moe;
-    }
-  }
-  return nullptr;
-}
-
 double FixedSeconds(const OperatorModel& model, double seconds) {
   return std::min(model.curve.line.alpha, seconds);
 }
@@ -95,7 +85,8 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
       format_(std::move(format)),
       order_(options.order),
       comm_budget_(options.comm_budget),
-      exchange_multiprocessors_(options.exchange_multiprocessors) {
+      exchange_multiprocessors_(options.exchange_multiprocessors),
+      exchanges_(machine, device_, spec) {
   if (options.comm_budget > 0) {
     const double left = 1 - double(options.comm_budget) / device_.num_multiprocessors;
     for (auto& [name, flops] : for_experts_.flops) flops *= left;
@@ -103,17 +94,6 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
   line_ = {.alpha = 0, .beta = 1};
   product_ = FindProduct("product");
   experts_ = FindProduct("grouped_product");
-  all_gather_ = Find("all_gather", format_);
-  reduce_scatter_ = Find("reduce_scatter", format_);
-  all_to_all_ = Find("all_to_all", format_);
-  if (const model::MoeSpec* moe = FirstExperts(spec)) {
-    dispatch_ = Find("dispatch", format_);
-    combine_ = Find("combine", format_);
-    dispatch_shape_ = {.num_tokens = 1,
-                       .hidden = double(spec.hidden_size),
-                       .top_k = double(moe->top_k),
-                       .num_experts = double(moe->num_experts)};
-  }
   if (product_.model != nullptr) line_ = product_.model->curve.line;
   score_share_ = ScoreShareOf(device_.name).value_or(1 / line_.beta);
   const std::string limits =
@@ -121,28 +101,18 @@ OperatorCosts::OperatorCosts(const MachineProfile& machine, const model::ModelSp
           ? "the limits of the data sheet, whose share nobody has measured"
           : fmt::format("the line of products: {:.1f} us and {:.2f} times the limits' seconds",
                         1e6 * line_.alpha, line_.beta);
-  Note("products", product_, limits);
-  Note("routed experts", experts_, limits);
+  notes_.push_back(NoteOf("products", product_, device_, limits));
+  notes_.push_back(NoteOf("routed experts", experts_, device_, limits));
   notes_.push_back(
       fmt::format("scores of attention: {:.2f} of the peak{}", score_share_,
                   ScoreShareOf(device_.name) ? ", as FlashAttention-2 publishes" : ""));
   notes_.push_back(fmt::format("passes over rows: {}", limits));
-  Note("all-gather", all_gather_, "latency and rate of the link");
-  Note("reduce-scatter", reduce_scatter_, "latency and rate of the link");
-  Note("all-to-all", all_to_all_, "latency and rate of the link");
-  const std::string all_to_all = "as all-to-all";
-  for (const auto& [what, source] :
-       {std::pair("dispatch", &dispatch_), std::pair("combine", &combine_)}) {
-    if (source->model == nullptr) continue;
-    Note(fmt::format("{} among {:.0f} ranks", what, kRanksOfDispatch).c_str(), *source, all_to_all);
-  }
+  for (std::string& note : exchanges_.Notes()) notes_.push_back(std::move(note));
 }
 
 namespace {
 
 constexpr const char* kProducts[] = {"product", "grouped_product"};
-constexpr const char* kCollectives[] = {"all_gather", "reduce_scatter", "all_to_all"};
-constexpr const char* kDispatches[] = {"dispatch", "combine"};
 
 // Models that prices are asked of have the features that these ask with: a profile may come from
 // anywhere.
@@ -160,17 +130,7 @@ Status CheckModels(const MachineProfile& machine, std::span<const ProductFormat>
       if (Status known = check(name, num_features[i]); !known) return known;
     }
   }
-  for (const char* name : kCollectives) {
-    if (Status known = check(name, CollectiveFeatures().size()); !known) return known;
-    const auto found = machine.operators.find(name);
-    if (found == machine.operators.end() || found->second.ranges[1].min >= 2) continue;
-    return Error{
-        fmt::format("the profile's operator {} was measured on fewer than 2 ranks", Quote(name))};
-  }
-  for (const char* name : kDispatches) {
-    if (Status known = check(name, DispatchFeatures().size()); !known) return known;
-  }
-  return {};
+  return CheckExchangeModels(machine);
 }
 
 // Of the other machines on which operators were measured: they have the limits that shares are of.
@@ -186,18 +146,6 @@ Status CheckOthers(const MachineProfile& machine, std::span<const ProductFormat>
       const Status known = CheckFigures(found->second.device, format);
       if (!known) return known.error().At(at(name));
     }
-  }
-  const auto check_link = [&](const char* name) -> Status {
-    const auto found = machine.measured_on.find(name);
-    if (found == machine.measured_on.end()) return {};
-    if (IsRate(found->second.link_bytes_per_second)) return {};
-    return Error{fmt::format("{}: its link has no rate", at(name))};
-  };
-  for (const char* name : kCollectives) {
-    if (Status known = check_link(name); !known) return known;
-  }
-  for (const char* name : kDispatches) {
-    if (Status known = check_link(name); !known) return known;
   }
   return {};
 }
@@ -236,37 +184,13 @@ Result<OperatorCosts> OperatorCosts::Create(const MachineProfile& machine,
 
 OperatorCosts::Source OperatorCosts::Find(const std::string& name,
                                           const ProductFormat& format) const {
-  const auto found = machine_->operators.find(name);
-  if (found == machine_->operators.end()) return {};
-  Source source{.model = &found->second,
-                .device = device_,
-                .format = format,
-                .link_bytes_per_second = LinkOfHost(*machine_)};
-  if (const auto other = machine_->measured_on.find(name); other != machine_->measured_on.end()) {
-    source.device = other->second.device;
-    source.link_bytes_per_second = other->second.link_bytes_per_second;
-  }
-  return source;
+  return {FindModel(*machine_, device_, name), format};
 }
 
 OperatorCosts::Source OperatorCosts::FindProduct(const std::string& name) {
   Source source = Find(fmt::format("{} {}", name, format_.name), format_);
   if (source.model == nullptr) source = Find(name + " bf16", *ProductFormatOf("bf16"));
   return source;
-}
-
-void OperatorCosts::Note(const char* what, const Source& source, const std::string& instead) {
-  if (source.model == nullptr) {
-    notes_.push_back(fmt::format("{}: {}", what, instead));
-    return;
-  }
-  const bool is_other = source.device.name != device_.name;
-  notes_.push_back(fmt::format(
-      "{}: {} ({}), {:.1f} % from held-out points in the median{}", what, source.model->spec.name,
-      source.model->spec.source, 100 * source.model->chosen().median,
-      is_other ? fmt::format("; {} reaches the share of its limits that {} does", device_.name,
-                             source.device.name)
-               : ""));
 }
 
 template <class Shape>
@@ -376,21 +300,8 @@ OperatorSeconds OperatorCosts::TaskSeconds(const schedule::Task& task, const Tas
   return all;
 }
 
-const OperatorCosts::Source& OperatorCosts::OfCollective(TaskKind kind, double num_ranks) const {
-  if (kind == TaskKind::kGatherNormed) return all_gather_;
-  if (kind == TaskKind::kScatterSums) return reduce_scatter_;
-  if (num_ranks == kRanksOfDispatch) {
-    if (kind == TaskKind::kDispatch && dispatch_.model != nullptr) return dispatch_;
-    if (kind == TaskKind::kCombine && combine_.model != nullptr) return combine_;
-  }
-  return all_to_all_;
-}
-
 bool IsPriced(std::string_view name, std::span<const std::string> formats) {
-  const auto is_name = [&](const char* known) { return name == known; };
-  if (std::ranges::any_of(kCollectives, is_name) || std::ranges::any_of(kDispatches, is_name)) {
-    return true;
-  }
+  if (IsExchangeModel(name)) return true;
   for (const char* product : kProducts) {
     const auto is_product = [&](const std::string& format) {
       return name == fmt::format("{} {}", product, format);
@@ -401,89 +312,14 @@ bool IsPriced(std::string_view name, std::span<const std::string> formats) {
   return false;
 }
 
-namespace {
-
-double RanksInRange(const OperatorModel& model, double num_ranks) {
-  return std::clamp(num_ranks, model.ranges[1].min, model.ranges[1].max);
-}
-
-OperatorPrediction PredictCollective(const OperatorModel& model, double link_bytes_per_second,
-                                     double num_ranks, double bytes) {
-  const OperatorWork work =
-      WorkOf(CollectiveShape{.bytes = bytes, .num_ranks = num_ranks}, link_bytes_per_second);
-  return model.Predict(work.features, work.ideal_seconds);
-}
-
-}  // namespace
-
-OperatorPrediction OperatorCosts::PredictDispatch(const Source& source, double ideal_seconds,
-                                                  double row_bytes) const {
-  DispatchShape shape = dispatch_shape_;
-  shape.multiprocessors = MultiprocessorsOfDispatch(source);
-  const double element_bytes = &source == &combine_ ? kCombinedBytes : kDispatchedBytes;
-  if (row_bytes > 0) shape.hidden = row_bytes / element_bytes;
-  const auto work_of = [&](double tokens) {
-    shape.num_tokens = tokens;
-    return WorkOf(shape, kRanksOfDispatch, element_bytes, source.link_bytes_per_second);
-  };
-  const double tokens = ideal_seconds / work_of(1).ideal_seconds;
-  const OperatorWork work = work_of(std::max(tokens, source.model->ranges[0].min));
-  return source.model->Predict(work.features, work.ideal_seconds);
-}
-
-double OperatorCosts::ExchangeOnce(TaskKind kind, double num_ranks) const {
-  const Source& source = OfCollective(kind, num_ranks);
-  if (source.model == nullptr) return machine_->links.front().latency_seconds;
-  if (IsDispatch(source)) return PredictDispatch(source, 0, 0).seconds;
-  return PredictCollective(*source.model, source.link_bytes_per_second,
-                           RanksInRange(*source.model, num_ranks), source.model->ranges[0].min)
-      .seconds;
-}
-
-OperatorCosts::LinkShare OperatorCosts::LinkEfficiency(TaskKind kind, double num_ranks,
-                                                       double bytes, double link_bytes_per_second,
-                                                       double row_bytes) const {
-  const Source& source = OfCollective(kind, num_ranks);
-  if (source.model == nullptr || !(bytes > 0)) return {};
-  // At the same ideal seconds: what a protocol loses, it loses by how long the link is busy.
-  const double ideal = bytes / link_bytes_per_second;
-  if (IsDispatch(source)) {
-    const OperatorPrediction there = PredictDispatch(source, ideal, row_bytes);
-    const double beyond = there.seconds - PredictDispatch(source, 0, row_bytes).seconds;
-    return {.efficiency = ideal / std::max(ideal, beyond),
-            .is_extrapolated = there.extrapolated,
-            .multiprocessors = MultiprocessorsOfDispatch(source)};
-  }
-  const double ranks = RanksInRange(*source.model, num_ranks);
-  const double buffer = ideal * source.link_bytes_per_second * ranks / (ranks - 1);
-  const auto at = [&](double of_bytes) {
-    return PredictCollective(*source.model, source.link_bytes_per_second, ranks, of_bytes);
-  };
-  const double least_bytes = source.model->ranges[0].min;
-  const OperatorPrediction there = at(std::max(buffer, least_bytes));
-  return {.efficiency = ideal / std::max(ideal, there.seconds - at(least_bytes).seconds),
-          .is_extrapolated = there.extrapolated || ranks != num_ranks};
-}
-
 int OperatorCosts::MultiprocessorsOf(TaskKind kind) const {
   return device_.num_multiprocessors - (kind == TaskKind::kExperts ? comm_budget_ : 0);
 }
 
-// Unless the options say how many: those that the link needs, as far as they were measured.
-int OperatorCosts::MultiprocessorsOfDispatch(const Source& source) const {
-  if (exchange_multiprocessors_ > 0) return MultiprocessorsOfExchange(0);
-  const MeasuredRange& measured = source.model->ranges.back();
-  const int wanted =
-      comm_budget_ > 0 ? comm_budget_ : MultiprocessorsOfExchange(LinkOfHost(*machine_));
-  const double number = std::min(std::max<double>(wanted, measured.min), measured.max);
-  return static_cast<int>(std::clamp<double>(number, 1, std::max(1, device_.num_multiprocessors)));
-}
-
-int OperatorCosts::MultiprocessorsOfExchange(double bytes_per_second) const {
-  const int most = device_.num_multiprocessors / 2;
-  if (most == 0) return 0;
-  const int needed = static_cast<int>(std::ceil(bytes_per_second / kBytesPerMultiprocessor));
-  return std::clamp(exchange_multiprocessors_ > 0 ? exchange_multiprocessors_ : needed, 1, most);
+ExchangeMultiprocessors OperatorCosts::GivenToExchanges(bool is_beside) const {
+  if (exchange_multiprocessors_ > 0) return {.number = exchange_multiprocessors_};
+  if (is_beside && comm_budget_ > 0) return {.number = comm_budget_, .is_most = true};
+  return {};
 }
 
 }  // namespace convene::cost

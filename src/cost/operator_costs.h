@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cost/exchange_costs.h"
 #include "cost/machine_profile.h"
+#include "cost/measured_model.h"
 #include "cost/operator_work.h"
 #include "cost/task_matrices.h"
 #include "cost/task_parts.h"
@@ -39,15 +41,11 @@ struct OperatorCostsOptions {
   // whole device's peak they do not miss for want of multiprocessors (EPS-MoE, section III-B,
   // conclusion 3, and Nanoflow, to which it refers).
   int comm_budget = 0;
-  // That an exchange takes while it runs, from whatever is computed beside it; 0: as many as its
-  // links need (kBytesPerMultiprocessor).
+  // That an exchange takes while it runs, from whatever is computed beside it; 0: of a budget as
+  // many as help, where the schedule has something to compute beside its exchanges, and otherwise
+  // as many as links need (kBytesPerMultiprocessor).
   int exchange_multiprocessors = 0;
 };
-
-// Bytes per second that one multiprocessor moves between devices, or least does: what 4 of them
-// reach with 16,384 tokens of 7,168 values among 8 H100, 66 GB/s of dispatch and 71 of combine
-// (DeepEP in SGLang 0.5.12, tables of aiconfigurator). With 17 and more the links are what limits.
-inline constexpr double kBytesPerMultiprocessor = 17e9;
 
 // What something takes, and how much of that is predicted beyond what was measured
 // (OperatorPrediction::extrapolated).
@@ -81,6 +79,7 @@ class OperatorCosts {
   const MachineProfile& machine() const { return *machine_; }
   const DeviceFigures& device() const { return device_; }
   const ProductFormat& format() const { return format_; }
+  const model::ModelSpec& spec() const { return *spec_; }
 
   // Of a task that is no collective, with these parts. `is_projected`: as WholeMatricesOf.
   OperatorSeconds TaskSeconds(const schedule::Task& task, const TaskParts& parts,
@@ -104,34 +103,19 @@ class OperatorCosts {
   // share of Ampere. On other devices the share is that of the line.
   double ScoreSeconds(double flops, double bytes) const;
 
-  // Of a collective: its fixed seconds among so many ranks, and what part of a link's rate is
-  // reached by one that carries so many bytes at that rate; whether either is of more bytes or of
-  // another number of ranks than were measured. Where the profile has dispatch and combine by
-  // kernels that take multiprocessors (DispatchShape), these two are priced by them among as many
-  // ranks as were measured, with as many multiprocessors as the options say, and by the all-to-all
-  // otherwise. Then `row_bytes` are those of a token on its way: one whose elements are wider than
-  // the table's counts as one of so many more elements. 0: as wide as the table's.
-  struct LinkShare {
-    double efficiency = 1;
-    bool is_extrapolated = false;
-    int multiprocessors = 0;  // with which it was measured; 0: no table says
-  };
-  double ExchangeOnce(schedule::TaskKind kind, double num_ranks) const;
-  LinkShare LinkEfficiency(schedule::TaskKind kind, double num_ranks, double bytes,
-                           double link_bytes_per_second, double row_bytes = 0) const;
+  // What exchanges take.
+  const ExchangeCosts& exchanges() const { return exchanges_; }
+  // Multiprocessors that the options give an exchange; `is_beside`: the schedule has something to
+  // compute beside it.
+  ExchangeMultiprocessors GivenToExchanges(bool is_beside) const;
 
-  // Multiprocessors of a device that a task computes on, and those that an exchange takes which
-  // moves so many bytes per second; 0: the device is not made of any.
+  // Multiprocessors of a device that a task computes on; 0: the device is not made of any.
   int MultiprocessorsOf(schedule::TaskKind kind) const;
-  int MultiprocessorsOfExchange(double bytes_per_second) const;
 
  private:
   // A model with what its ideal seconds are of.
-  struct Source {
-    const OperatorModel* model = nullptr;  // null: there is none
-    DeviceFigures device = {};
+  struct Source : MeasuredModel {
     ProductFormat format = {};
-    double link_bytes_per_second = 0;
   };
 
   OperatorCosts(const MachineProfile& machine, const model::ModelSpec& spec, DeviceFigures device,
@@ -139,15 +123,6 @@ class OperatorCosts {
   Source Find(const std::string& name, const ProductFormat& format) const;
   // The operator in the costs' format, or else in bf16, whose efficiency it then takes.
   Source FindProduct(const std::string& name);
-  void Note(const char* what, const Source& source, const std::string& instead);
-  const Source& OfCollective(schedule::TaskKind kind, double num_ranks) const;
-  bool IsDispatch(const Source& source) const {
-    return &source == &dispatch_ || &source == &combine_;
-  }
-  int MultiprocessorsOfDispatch(const Source& source) const;
-  // Of a source of dispatch or combine, whose link is busy so long; no fewer tokens than one.
-  OperatorPrediction PredictDispatch(const Source& source, double ideal_seconds,
-                                     double row_bytes) const;
   // On the device, or on the part of it that the budget leaves.
   template <class Shape>
   OperatorSeconds SecondsOf(const Source& source, const Shape& shape,
@@ -165,18 +140,13 @@ class OperatorCosts {
   double score_share_ = 0;  // of the peak
   Source product_;
   Source experts_;
-  Source all_gather_;
-  Source reduce_scatter_;
-  Source all_to_all_;
-  Source dispatch_;  // has no model where the spec has no experts, as the next
-  Source combine_;
-  DispatchShape dispatch_shape_ = {};  // of one token of the spec's first layer with experts
+  ExchangeCosts exchanges_;
   std::vector<std::string> notes_;
 };
 
 // Whether some price asks for an operator of this name in a machine's profile, where weights are in
 // one of these formats (OperatorCostsOptions::format). Kernels after an operator's first are asked
-// for by none, and neither is all-reduce: schedules have a reduce-scatter and an all-gather.
+// for by none, except those of an all-reduce, of which the fastest counts.
 bool IsPriced(std::string_view name, std::span<const std::string> formats);
 
 }  // namespace convene::cost

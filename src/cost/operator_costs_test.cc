@@ -281,10 +281,24 @@ OperatorModel DispatchModel(const std::string& name, double link_bytes_per_secon
   return *std::move(model);
 }
 
+MachineProfile WithoutDispatch(MachineProfile machine) {
+  for (const char* name : {"dispatch", "combine"}) {
+    machine.operators.erase(name);
+    machine.measured_on.erase(name);
+  }
+  return machine;
+}
+
+// The same as chunks of a step, beside which others are computed.
+Schedule OfChunks(Schedule schedule) {
+  for (schedule::Task& task : schedule.tasks) task.chunk = 1;
+  return schedule;
+}
+
 TEST(OperatorCosts, DispatchIsPricedByItsTableAmongAsManyRanks) {
   const model::ModelSpec spec = Spec();
-  MachineProfile machine = *Preset("h100-nvlink");
-  const MachineProfile without = machine;
+  const MachineProfile without = WithoutDispatch(*Preset("h100-nvlink"));
+  MachineProfile machine = without;
   machine.operators["dispatch"] = DispatchModel("dispatch", machine.links[0].bytes_per_second);
   const auto seconds = [&](const Schedule& schedule, const OperatorCostsOptions& options) {
     const auto costs = OperatorCosts::Create(machine, spec, options);
@@ -295,13 +309,18 @@ TEST(OperatorCosts, DispatchIsPricedByItsTableAmongAsManyRanks) {
   // 7 others get 20 MB each.
   const double bytes = 7 * 20e6;
   for (const int multiprocessors : {4, 8, 24}) {
-    const OperatorCostsOptions budget = {.comm_budget = multiprocessors};
-    EXPECT_NEAR(seconds(AllToAll(8, 20e6), budget), 20e-6 + bytes / (15e9 * multiprocessors),
-                0.15 * bytes / (15e9 * multiprocessors))
+    const double beyond = bytes / (15e9 * multiprocessors);
+    EXPECT_NEAR(seconds(OfChunks(AllToAll(8, 20e6)), {.comm_budget = multiprocessors}),
+                20e-6 + beyond, 0.15 * beyond)
         << multiprocessors;
   }
-  // Unless it is said, as many as were measured and the link of 450 GB/s would need.
-  EXPECT_EQ(seconds(AllToAll(8, 20e6), {}), seconds(AllToAll(8, 20e6), {.comm_budget = 24}));
+  // Unless it is said, as many as were measured and the link of 450 GB/s would need; and where
+  // nothing is computed beside the exchange, whatever the budget.
+  for (const int budget : {0, 4, 24}) {
+    EXPECT_EQ(seconds(AllToAll(8, 20e6), {.comm_budget = budget}),
+              seconds(OfChunks(AllToAll(8, 20e6)), {.comm_budget = 24}))
+        << budget;
+  }
   // Others are what they were.
   EXPECT_EQ(seconds(AllToAll(4, 20e6), {}), ExchangeSeconds(without, AllToAll(4, 20e6)));
   Schedule combine = AllToAll(8, 20e6);
@@ -312,13 +331,47 @@ TEST(OperatorCosts, DispatchIsPricedByItsTableAmongAsManyRanks) {
   EXPECT_THAT(costs->notes(), Contains(HasSubstr("dispatch among 8 ranks")));
 }
 
+// The kernels of dispatch take 25 us for one token, which nobody would take for a step of decode.
+TEST(OperatorCosts, AShortExchangeTakesTheKernelsThatAreFasterForIt) {
+  const MachineProfile machine = *Preset("h100-nvlink");
+  const MachineProfile without = WithoutDispatch(machine);
+  ASSERT_TRUE(machine.operators.contains("dispatch"));
+  EXPECT_EQ(ExchangeSeconds(machine, AllToAll(8, 1e4)), ExchangeSeconds(without, AllToAll(8, 1e4)));
+  for (double bytes = 1e3; bytes < 1e9; bytes *= 10) {
+    EXPECT_LE(ExchangeSeconds(machine, AllToAll(8, bytes)),
+              ExchangeSeconds(without, AllToAll(8, bytes)))
+        << bytes;
+  }
+}
+
+TEST(OperatorCosts, AnExchangeMovesNoMoreThanItsMultiprocessorsDo) {
+  const model::ModelSpec spec = Spec();
+  const auto machine = Preset("h100-nvlink");
+  // No table is of four ranks.
+  const Schedule schedule = OfChunks(AllToAll(4, 1e8));
+  const auto seconds = [&](const OperatorCostsOptions& options) {
+    const auto costs = OperatorCosts::Create(*machine, spec, options);
+    return SecondsAlone(
+        PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), *costs, NoSizes).prices, 0);
+  };
+  for (const int number : {1, 4, 8}) {
+    const double least = 3e8 / (number * kBytesPerMultiprocessor);
+    EXPECT_NEAR(seconds({.comm_budget = number}), least, 0.1 * least) << number;
+    EXPECT_EQ(seconds({.comm_budget = number}), seconds({.exchange_multiprocessors = number}));
+  }
+  EXPECT_EQ(seconds({.comm_budget = 40}), seconds({}));
+}
+
 TEST(OperatorCosts, AnExchangeByATableTakesTheMultiprocessorsWithWhichItWasMeasured) {
   const model::ModelSpec spec = Spec();
   MachineProfile machine = *Preset("h100-nvlink");
   machine.operators["dispatch"] = DispatchModel("dispatch", machine.links[0].bytes_per_second);
+  ASSERT_FALSE(machine.measured_on.contains("dispatch"));
   const auto share_of = [&](const OperatorCostsOptions& options) {
     const auto costs = OperatorCosts::Create(machine, spec, options);
-    return costs->LinkEfficiency(TaskKind::kDispatch, 8, 1e8, machine.links[0].bytes_per_second);
+    return costs->exchanges().OfDispatch(TaskKind::kDispatch, 1e8,
+                                         machine.links[0].bytes_per_second, 0,
+                                         costs->GivenToExchanges(true));
   };
   EXPECT_EQ(share_of({}).multiprocessors, 24);
   EXPECT_EQ(share_of({.comm_budget = 12}).multiprocessors, 12);
@@ -356,21 +409,50 @@ TEST(OperatorCosts, ADispatchOfWiderElementsIsOneOfMoreElements) {
   const auto costs = OperatorCosts::Create(machine, spec);
   ASSERT_TRUE(costs.ok()) << costs.error().message;
   const auto efficiency = [&](double row_bytes) {
-    return costs->LinkEfficiency(TaskKind::kDispatch, 8, 1e9, link, row_bytes).efficiency;
+    return costs->exchanges().OfDispatch(TaskKind::kDispatch, 1e9, link, row_bytes, {}).efficiency;
   };
   EXPECT_NEAR(efficiency(0), 0.5, 0.02);
   EXPECT_EQ(efficiency(4096 * kDispatchedBytes), efficiency(0));
   EXPECT_NEAR(efficiency(2 * 4096 * kDispatchedBytes), 1 / 1.5, 0.02);
 }
 
+TEST(OperatorCosts, OnASlowerLinkFewerMultiprocessorsReachTheSamePartOfIt) {
+  const model::ModelSpec spec = Spec();
+  const auto h100 = Preset("h100-nvlink");
+  MachineProfile half = *h100;
+  half.links[0].bytes_per_second /= 2;
+  for (const char* name : {"dispatch", "combine"}) {
+    half.measured_on[name] = {*h100->device, h100->links[0].bytes_per_second};
+  }
+  const auto share_of = [&](const MachineProfile& machine, int multiprocessors, double bytes) {
+    const auto costs = OperatorCosts::Create(machine, spec);
+    CHECK(costs.ok(), "{}", costs.error().message);
+    return costs->exchanges().OfDispatch(TaskKind::kDispatch, bytes,
+                                         machine.links[0].bytes_per_second, 0,
+                                         {.number = multiprocessors});
+  };
+  for (const int multiprocessors : {2, 4, 8, 12}) {
+    const double efficiency = share_of(half, multiprocessors, 1e8).efficiency;
+    EXPECT_DOUBLE_EQ(efficiency, share_of(*h100, 2 * multiprocessors, 2e8).efficiency);
+    EXPECT_FALSE(share_of(half, multiprocessors, 1e8).is_extrapolated);
+  }
+  // Where they are what holds an exchange back, as many move as much, whatever the link.
+  const double of_half = share_of(half, 4, 1e8).efficiency * half.links[0].bytes_per_second;
+  const double of_whole = share_of(*h100, 4, 1e8).efficiency * h100->links[0].bytes_per_second;
+  EXPECT_NEAR(of_half, of_whole, 0.15 * of_whole);
+  // By itself it takes as many as its link needs.
+  EXPECT_EQ(share_of(*h100, 0, 1e8).multiprocessors, 24);
+  EXPECT_EQ(share_of(half, 0, 1e8).multiprocessors, 12);
+}
+
 TEST(OperatorCosts, OperatorsThatNoPriceIsAskedOfAreKnown) {
   const std::vector<std::string> formats = {"bf16", "int8"};
-  for (const char* name : {"product bf16", "product int8", "grouped_product int8", "all_gather",
-                           "reduce_scatter", "all_to_all", "dispatch", "combine"}) {
+  for (const char* name :
+       {"product bf16", "product int8", "grouped_product int8", "all_gather", "reduce_scatter",
+        "all_to_all", "dispatch", "combine", "all_reduce", "all_reduce, vLLM vLLM_custom_graph"}) {
     EXPECT_TRUE(IsPriced(name, formats)) << name;
   }
-  for (const char* name :
-       {"all_reduce", "product fp8", "product bf16, TRTLLM torch_flow", "dispatch, x", ""}) {
+  for (const char* name : {"product fp8", "product bf16, TRTLLM torch_flow", "dispatch, x", ""}) {
     EXPECT_FALSE(IsPriced(name, formats)) << name;
   }
 }

@@ -349,12 +349,15 @@ std::vector<OperatorSample> SamplesOnTarget(const MeasuredOperator& measured) {
     seconds.push_back(sample.seconds);
   }
   const double alpha = FitRelativeLine(ideal, seconds).alpha;
+  const bool takes_multiprocessors = measured.feature_names == DispatchFeatures();
   std::vector<OperatorSample> samples = measured.samples;
   for (size_t i = 0; i < samples.size(); ++i) {
     OperatorSample& sample = samples[i];
     const double fixed = std::min(alpha, sample.seconds);
     const double scale = measured.target_ideal_seconds[i] / sample.ideal_seconds;
     sample.seconds = fixed + (sample.seconds - fixed) * scale;
+    // On a link that is half as fast, half as many reach the same part of it.
+    if (takes_multiprocessors) sample.features.back() /= scale;
     sample.ideal_seconds = measured.target_ideal_seconds[i];
   }
   return samples;

@@ -40,7 +40,8 @@ Result<std::vector<MeasuredOperator>> ReadPerfTable(std::string_view csv,
                                                     const TableTarget& target);
 
 // The samples as the target would have them: the same share of its own limits at the same features,
-// and the same fixed seconds, which are those of the line through the samples.
+// and the same fixed seconds, which are those of the line through the samples. Of exchanges that
+// take multiprocessors, as many as bear the same relation to the target's link.
 // Precondition: target_ideal_seconds is not empty.
 std::vector<OperatorSample> SamplesOnTarget(const MeasuredOperator& measured);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -192,10 +193,9 @@ constexpr HostRow kHosts[] = {
     {"xeon-8480", "Intel Xeon Platinum 8480+", "amx", 56, 2.0, 64, 1024, 2048, 8, 4800, 105,
      "Intel product specifications, Xeon Platinum 8480+",
      "2 FMA units of 512 bits, and AMX: a product of tiles in 16 cycles"},
-    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512", 40, 2.3, 64, 0, 64, 8, 3200, 60,
+    {"xeon-8380", "Intel Xeon Platinum 8380", "avx512_vnni", 40, 2.3, 64, 0, 256, 8, 3200, 60,
      "Intel product specifications, Xeon Platinum 8380",
-     "2 FMA units of 512 bits, and of bytes one pair of VPMADDWD and VPADDD in a cycle (VNNI "
-     "would do four times that, but kernels take it only where there is AVX-512 BF16, too)"},
+     "2 FMA units of 512 bits, with VPDPBUSD on them"},
 };
 // Data sheets give the most that a socket takes, which few machines have.
 constexpr uint64_t kDimmGib = 64;
@@ -294,24 +294,38 @@ MachineProfile FromHost(const HostRow& row) {
   return profile;
 }
 
-// The curves of the nearest GPU that has some.
+// The curves of the nearest GPU that has some of products and collectives; of dispatch and combine,
+// which others have a table of, each of the nearest that has it. A GPU's own is the nearest.
 Status AddOperators(const GpuPreset& gpu, MachineProfile& profile) {
-  std::optional<GpuPreset> nearest;
+  struct Curve {
+    GpuPreset measured;
+    OperatorModel model;
+  };
+  std::vector<Curve> curves;
+  std::map<std::string, GpuPreset> nearest;  // by dispatch, combine, and all others together
+  const auto group_of = [](const std::string& name) {
+    return name == "dispatch" || name == "combine" ? name : "others";
+  };
   for (const PresetCurve& curve : PresetCurves()) {
     const Result<GpuPreset> measured = FindGpu(curve.gpu);
     if (!measured) return measured.error();
-    if (!nearest || Distance(gpu, *measured) < Distance(gpu, *nearest)) nearest = *measured;
-  }
-  for (const PresetCurve& curve : PresetCurves()) {
-    if (curve.gpu != nearest->key) continue;
     const Result<nlohmann::json> parsed = ParseJson(curve.json);
     if (!parsed) return parsed.error();
     Result<OperatorModel> model = OperatorModelFromJson(*parsed);
     if (!model) return model.error();
-    const std::string name = model->spec.name;
-    profile.operators.emplace(name, *std::move(model));
-    if (nearest->key == gpu.key) continue;
-    profile.measured_on[name] = {nearest->figures, nearest->nvlink_bytes_per_second};
+    const auto [known, is_new] = nearest.try_emplace(group_of(model->spec.name), *measured);
+    if (!is_new && Distance(gpu, *measured) < Distance(gpu, known->second)) {
+      known->second = *measured;
+    }
+    curves.push_back({*measured, *std::move(model)});
+  }
+  for (Curve& curve : curves) {
+    const std::string name = curve.model.spec.name;
+    if (curve.measured.key != nearest.at(group_of(name)).key) continue;
+    if (!WhyNoKernels(name, gpu, profile.links).empty()) continue;
+    profile.operators.emplace(name, std::move(curve.model));
+    if (curve.measured.key == gpu.key) continue;
+    profile.measured_on[name] = {curve.measured.figures, curve.measured.nvlink_bytes_per_second};
   }
   return {};
 }

@@ -5,6 +5,9 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
+
+#include "cost/operator_work.h"
 
 namespace convene::cost {
 namespace {
@@ -97,6 +100,50 @@ TEST(Presets, TestbedsOfAPaperHaveItsClocks) {
   }
 }
 
+TEST(Presets, GpusJoinedByNvlinkHaveRatesOfExchangesOverMultiprocessors) {
+  for (const char* name : {"a100-nvlink", "h100-nvlink", "h800-nvlink", "h20-nvlink", "h200-nvlink",
+                           "findep-c", "findep-d"}) {
+    const auto machine = Preset(name);
+    for (const char* exchange : {"dispatch", "combine"}) {
+      ASSERT_TRUE(machine->operators.contains(exchange)) << name;
+      const OperatorModel& model = machine->operators.at(exchange);
+      EXPECT_EQ(model.spec.feature_names, DispatchFeatures()) << name;
+      EXPECT_THAT(model.spec.source, HasSubstr("deepep")) << name;
+      EXPECT_EQ(model.ranges.back().min, 4) << name;
+      EXPECT_EQ(model.ranges.back().max, 24) << name;
+    }
+    EXPECT_TRUE(machine->operators.contains("all_reduce")) << name;
+  }
+  // Each has its own table, or that of the nearest GPU that has one of this operator.
+  EXPECT_FALSE(Preset("h200-nvlink")->measured_on.contains("dispatch"));
+  EXPECT_THAT(Preset("h200-nvlink")->operators.at("dispatch").spec.source, HasSubstr("h200"));
+  EXPECT_THAT(Preset("h200-nvlink")->measured_on.at("all_to_all").device.name, HasSubstr("H100"));
+  EXPECT_FALSE(Preset("h100-nvlink")->measured_on.contains("combine"));
+  EXPECT_THAT(Preset("h800-nvlink")->measured_on.at("combine").device.name, HasSubstr("H100"));
+  EXPECT_TRUE(Preset("a100-nvlink")->measured_on.contains("dispatch"));
+  EXPECT_FALSE(Preset("a100-nvlink")->measured_on.contains("all_reduce"));
+  // Other curves are all of one GPU.
+  EXPECT_FALSE(Preset("h100-nvlink")->operators.contains("product int8"));
+  EXPECT_FALSE(Preset("a100-nvlink")->operators.contains("product fp8"));
+  // Their kernels need NVLink among all ranks of a host, and a GPU that can run them.
+  for (const char* name : {"a100-pcie4", "h100-pcie5", "a6000-nvlink", "v100-nvlink", "t4-gcp"}) {
+    const auto machine = Preset(name);
+    EXPECT_FALSE(machine->operators.contains("dispatch")) << name;
+    EXPECT_FALSE(machine->operators.contains("all_reduce")) << name;
+    EXPECT_TRUE(machine->operators.contains("all_to_all")) << name;
+  }
+}
+
+TEST(Presets, CurvesMeetPointsThatWereHeldOut) {
+  for (const char* name : {"a100-nvlink", "h100-nvlink", "h200-nvlink"}) {
+    const auto machine = Preset(name);
+    for (const auto& [operator_name, model] : machine->operators) {
+      const bool is_product = operator_name.find("product") != std::string::npos;
+      EXPECT_LT(model.chosen().median, is_product ? 0.10 : 0.05) << name << " " << operator_name;
+    }
+  }
+}
+
 TEST(Presets, AMistypedOneIsNamedWithItsClosest) {
   const auto machine = Preset("a100-nvlnk");
   ASSERT_FALSE(machine);
@@ -126,7 +173,9 @@ TEST(Presets, HostsHaveRatesOfBytesAndSayFromWhatTheyAreCounted) {
   // 1.6 times 16 products and as many sums, on 64 cores of 2.45 GHz.
   EXPECT_DOUBLE_EQ(Preset("epyc-7763")->machine.int8_gops, 64 * 2.45 * 1.6 * 32);
   EXPECT_THAT(Preset("epyc-7763")->host_assumptions, HasSubstr("VPMADDWD"));
-  EXPECT_THAT(Preset("xeon-8380")->host_assumptions, HasSubstr("VNNI"));
+  // VNNI without BF16: two units of 64 products of bytes and as many sums.
+  EXPECT_EQ(Preset("xeon-8380")->machine.isa, "avx512_vnni");
+  EXPECT_DOUBLE_EQ(Preset("xeon-8380")->machine.int8_gops, 40 * 2.3 * 2 * 128);
 }
 
 TEST(Presets, DenseRatesOfHopperAreHalfOfThoseWithSparsity) {

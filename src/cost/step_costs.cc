@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "cost/measured_kind.h"
 #include "schedule/activity_graph.h"
@@ -107,14 +108,28 @@ bool LoadsBeside(const schedule::Task& task) {
   return task.kind == TaskKind::kLoadExperts && !task.after.empty();
 }
 
-TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight) {
-  const double copying = 1 / rates.copied_bytes_per_second;
-  const double rounded = copying + 1 / (rates.weights_per_second * bytes_per_weight);
+namespace {
+
+TaskCost LoadCostOf(double copying, double making, double bytes_per_weight) {
+  const double rounded = copying + making;
   // Straight between nothing and all of it from int4, and so a sum of both.
   TaskCost cost;
   cost.per_weight_byte = {.at = {kNoProducts, 1 / bytes_per_weight}, .value = {copying, rounded}};
   cost.most_flops = cost.most_groups = kAnyAmount;
   return cost;
+}
+
+}  // namespace
+
+TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight) {
+  return LoadCostOf(1 / rates.copied_bytes_per_second,
+                    1 / (rates.weights_per_second * bytes_per_weight), bytes_per_weight);
+}
+
+TaskCost LoadCostBeside(const LoadRates& rates, double bytes_per_weight) {
+  return LoadCostOf(rates.copying_beside / rates.copied_bytes_per_second,
+                    rates.making_beside / (rates.weights_per_second * bytes_per_weight),
+                    bytes_per_weight);
 }
 
 double ExchangeCost::SecondsOf(double bytes) const {
@@ -183,6 +198,18 @@ const std::optional<TaskCost>& StepCosts::CostOf(TaskKind kind) const {
   return tasks[static_cast<size_t>(MeasuredAs(kind))];
 }
 
+void StepCosts::SwapCaches() {
+  constexpr auto kAttention = static_cast<size_t>(TaskKind::kAttention);
+  std::swap(tasks[kAttention], int8_attention);
+  std::swap(held_out[kAttention], int8_attention_held_out);
+}
+
+void StepCosts::SwapCachedTasks() {
+  for (size_t kind = 0; kind < tasks.size(); ++kind) {
+    if (cached_tasks[kind]) std::swap(tasks[kind], cached_tasks[kind]);
+  }
+}
+
 void StepCosts::LearntFrom(const std::string& name) {
   if (name.empty() || std::find(learnt_from.begin(), learnt_from.end(), name) != learnt_from.end())
     return;
@@ -246,7 +273,11 @@ Prices PriceSchedule(const schedule::Schedule& schedule, const schedule::Activit
       const double seconds = costs.TaskSeconds(*cost, task.lane.rank, PartsOf(task, sizes), state);
       const double share = 1.0 / ThreadsOf(task, costs);
       fixed = (1 - share) * seconds;
-      ask(task.lane.rank, share * seconds);
+      const double of_cores =
+          LoadsBeside(task) && costs.load_beside
+              ? costs.TaskSeconds(*costs.load_beside, task.lane.rank, PartsOf(task, sizes), state)
+              : seconds;
+      ask(task.lane.rank, share * of_cores);
     }
     if (has_disk) {
       const double bytes = Value(task.work.disk_bytes, sizes);

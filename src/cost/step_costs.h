@@ -77,6 +77,16 @@ struct StepCosts {
   std::vector<std::string> learnt_from = {};
   ReferenceSpeed reference = {};  // when it was measured: costs are those of MachineState 1, 1
   std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> tasks = {};
+  // Attention whose keys and values are cached in int8, where that of `tasks` has them in bf16;
+  // none: not measured.
+  std::optional<TaskCost> int8_attention = {};
+  // Of tasks whose weights stay in the last-level cache from step to step, where those of all ranks
+  // of a host together take at most so many bytes; none and 0: not measured.
+  std::array<std::optional<TaskCost>, schedule::kNumTaskKinds> cached_tasks = {};
+  double cached_weight_bytes = 0;
+  // What loading experts (kLoadExperts) takes of the rank's cores while computation goes on, which
+  // is more than loading alone, since both want memory and caches; none: as much as alone.
+  std::optional<TaskCost> load_beside = {};
   ExchangeCost exchange = {};
   // Of copies whose pieces lie apart, by all threads of a rank while all ranks do the same: bytes
   // that are copied. 0: not measured, and half of what is read in a second.
@@ -87,6 +97,7 @@ struct StepCosts {
   std::vector<MachineState> rank_states = {};
   // How well each kind of task, and exchanges, were predicted while they were held out.
   std::array<std::optional<HeldOut>, schedule::kNumTaskKinds> held_out = {};
+  std::optional<HeldOut> int8_attention_held_out = {};
   std::optional<HeldOut> exchange_held_out = {};
   // Of whole steps whose exchanges run beside computation; they had no part in the costs of tasks.
   std::optional<HeldOut> overlapped_held_out = {};
@@ -105,6 +116,11 @@ struct StepCosts {
   // besides.
   double ExchangeSeconds(schedule::TaskKind kind, const MovedBytes& bytes,
                          const MachineState& state = {}) const;
+  // Attention over a cache in int8 takes the place of that over one in bf16, or goes back to its
+  // own: what prices, compares and refines looks at `tasks` alone.
+  void SwapCaches();
+  // The same of tasks whose weights are in the last-level cache, of the kinds that were measured.
+  void SwapCachedTasks();
   // That these costs were corrected by such steps, as `learnt_from` names them.
   void LearntFrom(const std::string& name);
 
@@ -122,11 +138,17 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json);
 struct LoadRates {
   double copied_bytes_per_second = 0;
   double weights_per_second = 0;
+  // Core-seconds that either takes of computation which goes on meanwhile, for each second that it
+  // takes alone: 1 where it takes its core's time and nothing else.
+  double copying_beside = 1;
+  double making_beside = 1;
 };
 
 // Of kLoadExperts: linear in what is copied and what is made of int4, whatever the model.
 // Precondition: rates above 0.
 TaskCost LoadCost(const LoadRates& rates, double bytes_per_weight);
+// The same of what it takes of cores that compute meanwhile (StepCosts::load_beside).
+TaskCost LoadCostBeside(const LoadRates& rates, double bytes_per_weight);
 
 // Whether it loads experts while the step that it is part of goes on: it then takes longer than its
 // cost, and computation does.

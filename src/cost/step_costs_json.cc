@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cost/json_reader.h"
 #include "cost/step_costs.h"
@@ -19,6 +20,7 @@ constexpr double kMostStepOnce = 1e6;  // seconds
 constexpr double kMostError = 1e9;     // a share of what was predicted
 
 constexpr double kMostFactor = 1e6;
+constexpr double kMostCachedBytes = 1e15;
 
 bool IsFactor(const nlohmann::json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return false;
@@ -63,6 +65,28 @@ std::optional<size_t> KindNamed(const std::string& name) {
     if (schedule::Name(static_cast<TaskKind>(kind)) == name) return kind;
   }
   return std::nullopt;
+}
+
+using Tasks = std::array<std::optional<TaskCost>, schedule::kNumTaskKinds>;
+
+nlohmann::ordered_json TasksToJson(const Tasks& tasks) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (size_t kind = 0; kind < tasks.size(); ++kind) {
+    if (!tasks[kind]) continue;
+    json[std::string(schedule::Name(static_cast<TaskKind>(kind)))] = ToJson(*tasks[kind]);
+  }
+  return json;
+}
+
+Status ReadTasks(const nlohmann::json& json, Tasks& tasks) {
+  for (const auto& [name, task] : json.items()) {
+    const std::optional<size_t> kind = KindNamed(name);
+    if (!kind) return Error{fmt::format("\"{}\" is no kind of task", name)};
+    const Result<TaskCost> cost = TaskCostFromJson(task);
+    if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
+    tasks[*kind] = *cost;
+  }
+  return {};
 }
 
 bool IsCostNumber(const nlohmann::json& json, const char* key, double most) {
@@ -123,12 +147,22 @@ nlohmann::ordered_json ToJson(const StepCosts& costs) {
     exchanges[std::string(schedule::Name(name))] = HeldOutToJson(*costs.held_out[kind]);
   }
   json["exchange"]["kinds"] = std::move(exchanges);
-  json["tasks"] = nlohmann::ordered_json::object();
+  if (costs.int8_attention) {
+    json["int8_attention"] = ToJson(*costs.int8_attention);
+    if (costs.int8_attention_held_out) {
+      json["int8_attention"]["held_out"] = HeldOutToJson(*costs.int8_attention_held_out);
+    }
+  }
+  if (costs.load_beside) json["load_beside"] = ToJson(*costs.load_beside);
+  if (costs.cached_weight_bytes > 0) {
+    json["cached_weights"] = {{"most_bytes", costs.cached_weight_bytes},
+                              {"tasks", TasksToJson(costs.cached_tasks)}};
+  }
+  json["tasks"] = TasksToJson(costs.tasks);
   for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
-    if (!costs.tasks[kind]) continue;
-    nlohmann::ordered_json task = ToJson(*costs.tasks[kind]);
-    if (costs.held_out[kind]) task["held_out"] = HeldOutToJson(*costs.held_out[kind]);
-    json["tasks"][std::string(schedule::Name(static_cast<TaskKind>(kind)))] = std::move(task);
+    if (!costs.tasks[kind] || !costs.held_out[kind]) continue;
+    const std::string name(schedule::Name(static_cast<TaskKind>(kind)));
+    json["tasks"][name]["held_out"] = HeldOutToJson(*costs.held_out[kind]);
   }
   return json;
 }
@@ -250,13 +284,30 @@ Result<StepCosts> StepCostsFromJson(const nlohmann::json& json) {
       costs.held_out[*kind] = HeldOutFromJson(held_out);
     }
   }
+  // None of these is in profiles of earlier versions.
+  if (const auto cached = json.find("cached_weights"); cached != json.end()) {
+    if (!IsCostNumber(*cached, "most_bytes", kMostCachedBytes) || !cached->contains("tasks") ||
+        !(*cached)["tasks"].is_object()) {
+      return Error{"costs of weights in a cache have no \"most_bytes\" or no \"tasks\""};
+    }
+    costs.cached_weight_bytes = (*cached)["most_bytes"].get<double>();
+    if (Status read = ReadTasks((*cached)["tasks"], costs.cached_tasks); !read) return read.error();
+  }
+  for (const auto& [name, cost] :
+       {std::pair("int8_attention", &costs.int8_attention), {"load_beside", &costs.load_beside}}) {
+    const auto found = json.find(name);
+    if (found == json.end()) continue;
+    Result<TaskCost> read = TaskCostFromJson(*found);
+    if (!read) return Error{fmt::format("{}: {}", name, read.error().message)};
+    *cost = *std::move(read);
+  }
+  if (costs.int8_attention && json["int8_attention"].contains("held_out")) {
+    costs.int8_attention_held_out = HeldOutFromJson(json["int8_attention"]["held_out"]);
+  }
+  if (Status read = ReadTasks(json["tasks"], costs.tasks); !read) return read.error();
   for (const auto& [name, task] : json["tasks"].items()) {
-    const std::optional<size_t> kind = KindNamed(name);
-    if (!kind) return Error{fmt::format("\"{}\" is no kind of task", name)};
-    const Result<TaskCost> cost = TaskCostFromJson(task);
-    if (!cost) return Error{fmt::format("{}: {}", name, cost.error().message)};
-    costs.tasks[*kind] = *cost;
-    if (task.contains("held_out")) costs.held_out[*kind] = HeldOutFromJson(task["held_out"]);
+    if (task.contains("held_out"))
+      costs.held_out[*KindNamed(name)] = HeldOutFromJson(task["held_out"]);
   }
   return costs;
 }

@@ -77,6 +77,92 @@ TEST(StepCosts, ExpertsThatAreLoadedTakeOneThreadForWhatIsCopiedAndMadeOfInt4) {
   EXPECT_EQ(read->tasks, costs.tasks);
 }
 
+// Where a layer's computation goes on beside it, both want memory.
+TEST(StepCosts, LoadsBesideComputationTakeMoreOfTheCoresThanAlone) {
+  StepCosts costs = CostsOfTasks();
+  costs.num_threads = 4;
+  const LoadRates rates = {.copied_bytes_per_second = 1e9,
+                           .weights_per_second = 5e8,
+                           .copying_beside = 3,
+                           .making_beside = 2};
+  costs.tasks[static_cast<size_t>(TaskKind::kLoadExperts)] = LoadCost(rates, 2);
+  costs.load_beside = LoadCostBeside(rates, 2);
+  const schedule::Task alone{
+      .kind = TaskKind::kLoadExperts,
+      .lane = {0, LaneKind::kLoad},
+      .layer = 0,
+      .work = {.flops = schedule::Constant(2e5), .memory_bytes = schedule::Constant(1e6)}};
+  schedule::Task beside = alone;
+  beside.layer = 1;
+  beside.after = {0};
+  Schedule loads;
+  loads.tasks = {alone, beside};
+  const Prices prices = PricesOf(loads, costs);
+  const double seconds = 1e-3 + 4e-4;
+  for (int i = 0; i < 2; ++i) EXPECT_NEAR(prices.fixed_seconds[i], 0.75 * seconds, 1e-9);
+  EXPECT_NEAR(prices.demands[prices.first_demand[0]].amount, 0.25 * seconds, 1e-9);
+  EXPECT_NEAR(prices.demands[prices.first_demand[1]].amount, 0.25 * (3e-3 + 8e-4), 1e-9);
+  const auto read = StepCostsFromJson(ToJson(costs));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->load_beside, costs.load_beside);
+}
+
+TEST(StepCosts, AttentionOverAnInt8CacheIsKeptBesideTheUsualOne) {
+  StepCosts costs = CostsOfTasks();
+  TaskCost usual;
+  usual.once = 1;
+  TaskCost int8 = usual;
+  int8.once = 3;
+  costs.tasks[static_cast<size_t>(TaskKind::kAttention)] = usual;
+  costs.int8_attention = int8;
+  costs.int8_attention_held_out = HeldOut{.num_points = 7, .low = -0.5, .high = 0.25};
+  nlohmann::json json = ToJson(costs);
+  const auto read = StepCostsFromJson(json);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, costs);
+  EXPECT_EQ(read->int8_attention, costs.int8_attention);
+  EXPECT_EQ(read->int8_attention_held_out->num_points, 7);
+  StepCosts swapped = costs;
+  swapped.SwapCaches();
+  // Prices and errors of attention in pieces are those of attention, too.
+  EXPECT_EQ(swapped.CostOf(TaskKind::kAttend)->once, 3);
+  EXPECT_EQ(swapped.held_out[static_cast<size_t>(TaskKind::kAttention)]->num_points, 7);
+  swapped.SwapCaches();
+  EXPECT_EQ(swapped, costs);
+  json["int8_attention"]["once_s"] = -1;
+  EXPECT_FALSE(StepCostsFromJson(json).ok());
+  json.erase("int8_attention");  // as in profiles of before
+  const auto before = StepCostsFromJson(json);
+  ASSERT_TRUE(before.ok()) << before.error().message;
+  EXPECT_FALSE(before->int8_attention);
+}
+
+TEST(StepCosts, TasksWithWeightsInACacheAreKeptBesideTheOthers) {
+  StepCosts costs = CostsOfTasks();
+  const auto experts = static_cast<size_t>(TaskKind::kExperts);
+  costs.cached_tasks[experts] = costs.tasks[experts].value_or(TaskCost());
+  costs.cached_tasks[experts]->once += 7;
+  costs.cached_weight_bytes = 1e7;
+  nlohmann::json json = ToJson(costs);
+  const auto read = StepCostsFromJson(json);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(*read, costs);
+  EXPECT_EQ(read->cached_tasks, costs.cached_tasks);
+  StepCosts swapped = costs;
+  swapped.SwapCachedTasks();
+  EXPECT_EQ(swapped.tasks[experts], costs.cached_tasks[experts]);
+  const auto head = static_cast<size_t>(TaskKind::kHead);  // it was not measured
+  EXPECT_EQ(swapped.tasks[head], costs.tasks[head]);
+  json["cached_weights"]["tasks"]["juggle"] = 1;
+  EXPECT_FALSE(StepCostsFromJson(json).ok());
+  json["cached_weights"] = 1;
+  EXPECT_FALSE(StepCostsFromJson(json).ok());
+  json.erase("cached_weights");  // as in profiles of before
+  const auto before = StepCostsFromJson(json);
+  ASSERT_TRUE(before.ok()) << before.error().message;
+  EXPECT_EQ(before->cached_weight_bytes, 0);
+}
+
 TEST(StepCosts, OfUnlikeRanksAreWrittenAndRead) {
   StepCosts costs = CostsOfTasks();
   costs.rank_states = {{.memory = 1, .compute = 1.5}, {.memory = 2, .compute = 0.75}};
@@ -176,7 +262,9 @@ TEST(StepCosts, WhatIsReadFromADiskTakesItsRateAndAPartOfACore) {
   Schedule schedule{.num_ranks = 1};
   schedule.tasks.push_back({.kind = TaskKind::kReadPages, .lane = {0, LaneKind::kLoad}});
   schedule.tasks.back().work.disk_bytes = {{3e9, {}}};
-  StepCosts costs{.num_ranks = 1, .num_threads = 2};
+  StepCosts costs;
+  costs.num_ranks = 1;
+  costs.num_threads = 2;
   const Prices prices =
       PriceSchedule(schedule, schedule::BuildActivityGraph(schedule), costs, NothingSized, {},
                     {.bytes_per_second = 2e9, .core_seconds_per_byte = 2e-10});

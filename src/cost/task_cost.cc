@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -129,6 +130,51 @@ TaskCost TaskCost::Fit(std::span<const TaskSample> samples, double balance, doub
   return cost;
 }
 
+TaskCost TaskCost::FitCurve(const TaskCost& like, TaskCurve which,
+                            std::span<const TaskSample> samples) {
+  const bool of_scores = which == TaskCurve::kScores;
+  const auto curve_of = [&](TaskCost& cost) -> Curve& {
+    return of_scores ? cost.per_score : cost.per_weight_byte;
+  };
+  TaskCost without = like;
+  curve_of(without) = {};
+  TaskCost cost = without;
+  std::vector<double> intensities;
+  double most_score_flops = 0;
+  for (const TaskSample& sample : samples) {
+    const TaskParts& parts = sample.parts;
+    intensities.push_back(of_scores ? parts.score_intensity() : parts.product_intensity());
+    cost.most_flops = std::max(cost.most_flops, parts.product_flops);
+    cost.most_row_bytes = std::max(cost.most_row_bytes, parts.row_bytes);
+    cost.most_groups = std::max(cost.most_groups, parts.groups);
+    most_score_flops = std::max(most_score_flops, parts.score_flops);
+  }
+  if (of_scores) cost.most_score_flops = most_score_flops;
+  Curve& curve = curve_of(cost);
+  curve.at = PointsOfCurve(std::move(intensities));
+  const auto num_points = static_cast<long>(curve.at.size());
+  const long others = of_scores ? static_cast<long>(cost.per_weight_byte.at.size()) : 0;
+  std::vector<Row> rows;
+  for (const TaskSample& sample : samples) {
+    const std::vector<double> columns = ColumnsOf(cost, sample.parts, sample.state);
+    const auto first = columns.begin() + kNumSingleColumns + others;
+    std::vector<double> fitted = {without.Seconds(sample.parts, sample.state)};
+    fitted.insert(fitted.end(), first, first + num_points);
+    const auto steps = std::span(fitted).subspan(1);
+    of_scores ? SumFromFront(steps) : SumFromBehind(steps);
+    rows.push_back({std::move(fitted), sample.seconds});
+  }
+  std::vector<double> found = FitNonNegative(rows);
+  found.resize(static_cast<size_t>(1 + num_points));
+  for (double* member : {&cost.once, &cost.per_group, &cost.per_row_byte}) *member *= found[0];
+  Curve& other = of_scores ? cost.per_weight_byte : cost.per_score;
+  for (double& value : other.value) value *= found[0];
+  const auto steps = std::span(found).subspan(1);
+  of_scores ? SumFromBehind(steps) : SumFromFront(steps);
+  curve.value.assign(steps.begin(), steps.end());
+  return cost;
+}
+
 double TaskCost::BestSensitivity(std::span<const TaskSample> samples, double balance) {
   double best = 1;
   double least = -1;
@@ -141,8 +187,11 @@ double TaskCost::BestSensitivity(std::span<const TaskSample> samples, double bal
   return best;
 }
 
-HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
-                           double sensitivity) {
+namespace {
+
+// Each part of the folds predicted by what `fit` makes of the others.
+HeldOut ValidateFit(std::span<const TaskSample> samples,
+                    const std::function<TaskCost(std::span<const TaskSample>)>& fit) {
   const auto part_of = [](const TaskSample& sample) { return sample.fold % kHeldOutParts; };
   std::set<int> folds;
   for (const TaskSample& sample : samples) folds.insert(part_of(sample));
@@ -153,13 +202,28 @@ HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
       if (part_of(sample) != fold) others.push_back(sample);
     }
     if (others.empty()) continue;
-    const TaskCost cost = Fit(others, balance, sensitivity);
+    const TaskCost cost = fit(others);
     for (const TaskSample& sample : samples) {
       if (part_of(sample) != fold) continue;
       predicted.push_back({cost.Seconds(sample.parts, sample.state), sample.seconds});
     }
   }
   return HeldOutOf(predicted);
+}
+
+}  // namespace
+
+HeldOut TaskCost::Validate(std::span<const TaskSample> samples, double balance,
+                           double sensitivity) {
+  return ValidateFit(samples, [&](std::span<const TaskSample> others) {
+    return Fit(others, balance, sensitivity);
+  });
+}
+
+HeldOut TaskCost::ValidateCurve(const TaskCost& like, TaskCurve which,
+                                std::span<const TaskSample> samples) {
+  return ValidateFit(
+      samples, [&](std::span<const TaskSample> others) { return FitCurve(like, which, others); });
 }
 
 HeldOut HeldOutOf(std::span<const PredictedSample> samples) {

@@ -86,6 +86,12 @@ struct PredictedSample {
 };
 HeldOut HeldOutOf(std::span<const PredictedSample> samples);
 
+// Of the two that a cost has.
+enum class TaskCurve {
+  kWeights,  // over the intensity of products
+  kScores,
+};
+
 class TaskCost {
  public:
   TaskCost() = default;
@@ -94,6 +100,13 @@ class TaskCost {
   static TaskCost Fit(std::span<const TaskSample> samples, double balance, double sensitivity);
   // The same of a part of the folds, tried on the others, in turn.
   static HeldOut Validate(std::span<const TaskSample> samples, double balance, double sensitivity);
+  // `like` with another curve: these samples' keys and values lie in another format, or their
+  // weights elsewhere. All else is that of `like`, but for a factor, so that few samples do.
+  // Precondition: samples.
+  static TaskCost FitCurve(const TaskCost& like, TaskCurve which,
+                           std::span<const TaskSample> samples);
+  static HeldOut ValidateCurve(const TaskCost& like, TaskCurve which,
+                               std::span<const TaskSample> samples);
   // Of some the one with the least error at held-out points.
   static double BestSensitivity(std::span<const TaskSample> samples, double balance);
 

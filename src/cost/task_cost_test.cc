@@ -189,5 +189,66 @@ TEST(NonNegativeFit, FindsCoefficientsOfVeryDifferentSize) {
   EXPECT_EQ(found[3], 0) << "a column of zeros";
 }
 
+// Scores over another format take what they take; all else is as long as it was, but for a factor.
+TEST(TaskCost, ScoresOverAnotherFormatAreFittedBesideAllElse) {
+  TaskCost usual;
+  usual.once = 5e-6;
+  usual.per_row_byte = 1e-10;
+  usual.per_weight_byte = {.at = {1, 1000}, .value = {1e-10, 2e-9}};
+  usual.per_score = {.at = {1, 100}, .value = {4e-11, 2e-11}};
+  usual.most_score_flops = 1;
+  std::vector<TaskSample> samples;
+  int fold = 0;
+  for (const double tokens : {1.0, 16.0, 128.0}) {
+    for (const double context : {64.0, 1000.0, 3000.0}) {
+      const TaskParts parts{.product_flops = 2e6 * tokens,
+                            .weight_bytes = 1e6,
+                            .groups = 1,
+                            .score_flops = 4e3 * tokens * context,
+                            .cache_bytes = 1e3 * context,
+                            .row_bytes = 1e4 * tokens};
+      TaskCost without = usual;
+      without.per_score = {};
+      samples.push_back({.parts = parts,
+                         .state = {},
+                         .seconds = 1.1 * without.Seconds(parts) + 3e-11 * parts.score_flops,
+                         .fold = fold++});
+    }
+  }
+  const TaskCost fitted = TaskCost::FitCurve(usual, TaskCurve::kScores, samples);
+  for (const TaskSample& sample : samples) {
+    EXPECT_NEAR(fitted.Seconds(sample.parts), sample.seconds, 1e-3 * sample.seconds);
+    EXPECT_FALSE(fitted.Extrapolates(sample.parts));
+  }
+  EXPECT_NEAR(fitted.once, 1.1 * usual.once, 1e-8);
+  const HeldOut held_out = TaskCost::ValidateCurve(usual, TaskCurve::kScores, samples);
+  EXPECT_EQ(held_out.num_points, 9);
+  EXPECT_LT(held_out.median_error, 0.01);
+}
+
+TEST(TaskCost, WeightsInACacheHaveACurveOfTheirOwn) {
+  TaskCost usual;
+  usual.once = 3e-6;
+  usual.per_group = 1e-6;
+  usual.per_row_byte = 5e-11;
+  usual.per_weight_byte = {.at = {2, 25, 1024}, .value = {1 / 40e9, 1 / 40e9, 1e-9}};
+  // Three times as fast as from memory, and computed as fast.
+  std::vector<TaskSample> cached = Samples(100, 0, /*drifts=*/false);
+  for (TaskSample& sample : cached) {
+    const TaskParts& parts = sample.parts;
+    const double computing = parts.product_flops / 1e12;
+    sample.seconds += std::max(parts.weight_bytes / 120e9, computing) -
+                      std::max(parts.weight_bytes / 40e9, computing);
+  }
+  const TaskCost fitted = TaskCost::FitCurve(usual, TaskCurve::kWeights, cached);
+  for (const TaskSample& sample : cached) {
+    EXPECT_NEAR(fitted.Seconds(sample.parts), sample.seconds, 0.2 * sample.seconds);
+    if (sample.parts.product_intensity() > 4) continue;
+    EXPECT_GT(usual.Seconds(sample.parts), 2 * sample.seconds);
+  }
+  const HeldOut held_out = TaskCost::ValidateCurve(usual, TaskCurve::kWeights, cached);
+  EXPECT_LT(held_out.median_error, 0.1);
+}
+
 }  // namespace
 }  // namespace convene::cost

@@ -85,6 +85,7 @@ class Writer {
     }
     text_ += fmt::format("\n], \"otherData\": {{\"convene_trace\": {}, ", kVersion);
     if (!trace.weights.empty()) text_ += fmt::format("\"weights\": {}, ", Quoted(trace.weights));
+    if (trace.int8_kv) text_ += "\"kv_cache\": \"int8\", ";
     if (trace.num_threads > 0) text_ += fmt::format("\"threads\": {}, ", trace.num_threads);
     if (!trace.run.empty()) text_ += fmt::format("\"run\": {}, ", Quoted(trace.run));
     text_ += "\"steps\": [";
@@ -211,6 +212,7 @@ class Reader {
     if (Member(other, "weights").is_string()) {
       trace_.weights = Member(other, "weights").get<std::string>();
     }
+    trace_.int8_kv = Member(other, "kv_cache") == "int8";
     trace_.num_threads = Integer(other, "threads", 0, kMaxCoordinate);
     if (Member(other, "run").is_string()) trace_.run = Member(other, "run").get<std::string>();
     for (const Json& step : List(other, "steps")) ReadStep(step);

@@ -50,6 +50,7 @@ struct Trace {
   std::vector<TracedStep> steps;
   // How it ran, so that costs can be refined by it; empty and 0 where nobody told.
   std::string weights = {};  // the format
+  bool int8_kv = false;      // keys and values were cached in int8
   int num_threads = 0;       // of a rank
   std::string run = {};      // "plan of model hash", as costs that learn from it name it
 };

@@ -35,6 +35,7 @@ void AnnounceCosts(comm::Group& group, const CostsWish& wish) {
   Tell(group, {{kCosts,
                 {{"weights", static_cast<int>(wish.weights)},
                  {"wire", static_cast<int>(wish.wire)},
+                 {"int8_kv", wish.int8_kv},
                  {"num_threads", wish.num_threads ? json(*wish.num_threads) : json()},
                  {"memory_budget", wish.memory_budget ? json(*wish.memory_budget) : json()}}}});
 }
@@ -60,7 +61,8 @@ std::optional<Work> WaitForWork(comm::Group& group) {
   if (message.contains(kCosts)) {
     const json& costs = message[kCosts];
     CostsWish wish{.weights = static_cast<kernels::WeightFormat>(costs["weights"].get<int>()),
-                   .wire = static_cast<comm::WireFormat>(costs["wire"].get<int>())};
+                   .wire = static_cast<comm::WireFormat>(costs["wire"].get<int>()),
+                   .int8_kv = costs["int8_kv"].get<bool>()};
     if (costs["num_threads"].is_number()) wish.num_threads = costs["num_threads"].get<int>();
     if (costs["memory_budget"].is_number()) {
       wish.memory_budget = costs["memory_budget"].get<uint64_t>();

@@ -22,6 +22,7 @@ void AnnounceLoad(comm::Group& group, const std::string& directory, const LoadOp
 struct CostsWish {
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
+  bool int8_kv = false;                 // as CostsRequest's
   std::optional<int> num_threads = {};  // as LoadOptions', and so the next one
   std::optional<uint64_t> memory_budget = {};
 };

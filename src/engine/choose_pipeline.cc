@@ -102,6 +102,14 @@ Result<ChosenPipeline> Choose(const planner::PipelineQuestion& question, const K
   return chosen;
 }
 
+// With the attention that runs in place of the other one.
+KnownCosts WithCache(KnownCosts known, bool int8_kv) {
+  if (!int8_kv) return known;
+  known.ranks.SwapCaches();
+  if (known.one_process) known.one_process->SwapCaches();
+  return known;
+}
+
 }  // namespace
 
 Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::ModelSpec& spec,
@@ -117,23 +125,26 @@ Result<ChosenPipeline> ChoosePipeline(const LoadOptions& options, const model::M
   }
   comm::Group& group = *options.group;
   const comm::WireFormat wire = WireFormatOf(options.plan.wire, layout.num_ranks());
-  const Result<KnownCosts> known = options.step_costs({.group = group,
-                                                       .pool = pool,
-                                                       .kernels = kernels,
-                                                       .ledger = ledger,
-                                                       .weights = formats.weights.matrices,
-                                                       .wire = wire});
-  if (!known) return known.error();
+  const bool int8_kv = formats.kv == kernels::KvFormat::kInt8;
+  Result<KnownCosts> found = options.step_costs({.group = group,
+                                                 .pool = pool,
+                                                 .kernels = kernels,
+                                                 .ledger = ledger,
+                                                 .weights = formats.weights.matrices,
+                                                 .wire = wire,
+                                                 .int8_kv = int8_kv});
+  if (!found) return found.error();
+  const KnownCosts known = WithCache(*std::move(found), int8_kv);
   Result<ChosenPipeline> chosen = ChosenPipeline{};
   if (group.rank() == 0) {
     chosen = Choose(
         {.spec = spec,
          .roles = layout,
          .bytes = runtime::Transformer::BytesOf(spec, formats, wire, ReturnsFp8(options.plan.wire)),
-         .costs = known->ranks,
+         .costs = known.ranks,
          .tokens_per_group = options.max_step_tokens,
          .micro_batches = given.micro_batches},
-        *known, options.max_sequences);
+        known, options.max_sequences);
   }
   const Status mine = chosen ? Status() : Status(chosen.error());
   if (const Status all = comm::AgreeOnSuccess(group, mine); !all) return all.error();

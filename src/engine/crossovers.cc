@@ -11,18 +11,16 @@
 namespace convene::engine {
 
 ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus) {
-  ComputesWith here{.cpu_name = "", .isa = isa, .cpus = std::move(cpus)};
+  ComputesWith here{.cpu = {}, .isa = isa, .cpus = std::move(cpus)};
   const Result<hardware::Topology> topology = hardware::ReadTopology();
-  if (topology) here.cpu_name = topology->cpu_name;
+  if (topology) here.cpu = topology->cpu;
   return here;
 }
 
-// Instruction sets and numbers of CPUs are alike on many machines, and a directory of profiles may
-// be shared between them.
+// Names of CPUs, instruction sets and numbers are alike on many machines, and a directory of
+// profiles may be shared between them.
 bool IsOf(const hardware::Profile& profile, const ComputesWith& here) {
-  if (here.cpu_name.empty() || profile.cpu_name != here.cpu_name || profile.isa != here.isa) {
-    return false;
-  }
+  if (!WhyAnotherCpu(profile.cpu(), here.cpu).empty() || profile.isa != here.isa) return false;
   return std::ranges::all_of(here.cpus, [&](int cpu) {
     return std::ranges::find(profile.cpus, cpu) != profile.cpus.end();
   });

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/group.h"
+#include "hardware/cpu_identity.h"
 #include "hardware/profile.h"
 #include "kernels/streaming_choice.h"
 #include "strategy/role.h"
@@ -23,16 +24,16 @@ struct Crossovers {
 
 // What a rank computes with, by which a profile of its machine is told from others.
 struct ComputesWith {
-  std::string cpu_name;
+  hardware::CpuIdentity cpu;
   std::string isa;  // the name of its kernels
   std::vector<int> cpus;
 };
-// Of this process: reads the topology for the name, which takes some 10 ms. Where that fails the
-// name is empty, and no profile is of it.
+// Of this process: reads the topology for the kind of CPU, which takes some 10 ms. Where that fails
+// it is not known, and no profile is of it.
 ComputesWith ComputesHereWith(const char* isa, std::vector<int> cpus);
 
-// Whether the profile was measured on a CPU of this name with these kernels and on all of these
-// CPUs.
+// Whether the profile was measured on a CPU of this kind with these kernels and on all of these
+// CPUs. One that does not say of which kind it is, as those of earlier versions, is of none.
 bool IsOf(const hardware::Profile& profile, const ComputesWith& here);
 
 // Those of `profile` if it is of this machine (IsOf); the defaults otherwise. It may have been

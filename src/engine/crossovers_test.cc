@@ -10,9 +10,13 @@
 namespace convene::engine {
 namespace {
 
+const hardware::CpuIdentity kExample{.name = "Example 9000",
+                                     .cpuid = "GenuineExample family 6 model 1 stepping 2",
+                                     .cache_bytes = {32768, 1048576}};
+
 hardware::Profile Measured() {
   hardware::Profile profile;
-  profile.cpu_name = "Example 9000";
+  profile.SetCpu(kExample);
   profile.isa = "avx2";
   profile.cpus = {0, 4, 1, 5};  // in the order in which cores lie, not of their numbers
   profile.dense_from_rows = 24;
@@ -21,7 +25,7 @@ hardware::Profile Measured() {
 }
 
 ComputesWith With(const char* isa, std::vector<int> cpus) {
-  return {.cpu_name = "Example 9000", .isa = isa, .cpus = std::move(cpus)};
+  return {.cpu = kExample, .isa = isa, .cpus = std::move(cpus)};
 }
 
 TEST(Crossovers, AreThoseMeasuredOnTheSameCpusOrMore) {
@@ -55,15 +59,25 @@ TEST(Crossovers, AreNotThoseOfAnotherCpuWithTheSameInstructionsAndNumbers) {
   profile.panel_streaming = kernels::StreamingChoice(kernels::kStreamingWays[2]).numbers();
   ComputesWith here = With("avx2", {0, 4});
   EXPECT_TRUE(StreamingOf(profile, here).has_value());
-  for (const char* name : {"Example 9001", ""}) {
-    here.cpu_name = name;
-    EXPECT_EQ(CrossoversOf(profile, here), Crossovers()) << name;
-    EXPECT_FALSE(StreamingOf(profile, here).has_value()) << name;
+  hardware::CpuIdentity other_name = kExample, other_kind = kExample, other_caches = kExample;
+  other_name.name = "Example 9001";
+  other_kind.cpuid = "GenuineExample family 6 model 2 stepping 2";
+  other_caches.cache_bytes.pop_back();
+  for (const hardware::CpuIdentity& cpu : {other_name, other_kind, other_caches, {}}) {
+    here.cpu = cpu;
+    EXPECT_EQ(CrossoversOf(profile, here), Crossovers()) << cpu.name << cpu.cpuid;
+    EXPECT_FALSE(StreamingOf(profile, here).has_value()) << cpu.name << cpu.cpuid;
   }
   // What is not known is like nothing.
-  profile.cpu_name = "";
+  profile.SetCpu({});
   EXPECT_FALSE(StreamingOf(profile, here).has_value());
-  EXPECT_FALSE(ComputesHereWith("avx2", {0}).cpu_name.empty());
+  EXPECT_FALSE(ComputesHereWith("avx2", {0}).cpu.name.empty());
+}
+
+TEST(Crossovers, AreNotThoseOfAProfileThatDoesNotSayOfWhichKindOfCpuItIs) {
+  hardware::Profile of_before = Measured();
+  of_before.SetCpu({.name = kExample.name});
+  EXPECT_EQ(CrossoversOf(of_before, With("avx2", {0, 4})), Crossovers());
 }
 
 TEST(Crossovers, AreRankZerosOnAllRanks) {

@@ -25,6 +25,7 @@ struct CostsRequest {
   memory::Ledger& ledger;  // for what measuring needs
   kernels::WeightFormat weights = kernels::WeightFormat::kInt8;
   comm::WireFormat wire = comm::WireFormat::kF32;
+  bool int8_kv = false;  // attention with keys and values cached in int8 is to be known
 };
 
 struct KnownCosts {

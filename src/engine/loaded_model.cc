@@ -198,6 +198,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::LoadShare(const std::string& d
   if (compare) {
     if (const Status same = AgreeOnTensors(*several, compared); !same) return same.error();
   }
+  model->TakeMeasured();
   if (const Status decided = model->ResolvePipeline(resolved, once); !decided) {
     return decided.error();
   }
@@ -432,16 +433,19 @@ Status LoadedModel::ResolvePipeline(const LoadOptions& options, const LoadObserv
   return {};
 }
 
-// *Collective.*
-void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
+void LoadedModel::TakeMeasured() {
   Result<hardware::Profile> kept = hardware::LoadProfile(hardware::ProfilePath());
   const auto profile = kept ? std::optional(*std::move(kept)) : std::nullopt;
   const ComputesWith here =
       profile ? ComputesHereWith(kernels_->set.name, pool_->cpus()) : ComputesWith();
   kernels_->streaming = StreamingOf(profile, here);
   if (kernels_->streaming) kernels_->set.streaming = &*kernels_->streaming;
-  const Crossovers mine = CrossoversOf(profile, here);
-  crossovers_ = AgreeOnCrossovers(options.group, mine);
+  crossovers_ = CrossoversOf(profile, here);
+}
+
+// *Collective.*
+void LoadedModel::ResolveCrossovers(const LoadOptions& options) {
+  crossovers_ = AgreeOnCrossovers(options.group, crossovers_);
   if (options.plan.gemm == plan::GemmChoice::kAuto) return;
   crossovers_.dense_from_rows = options.plan.gemm == plan::GemmChoice::kDense ? 1 : 0;
 }

@@ -94,6 +94,9 @@ class LoadedModel {
   Status Fill(ModelSource source, const LoadOptions& options, const ChosenFormats& chosen,
               const LoadObserver& observer, std::vector<NamedDigest>* compared);
   Status ResolvePipeline(const LoadOptions& options, const LoadObserver& observer);
+  // From what was measured of this machine: how panels are read, which changes no bit, and after
+  // that from where on forms change.
+  void TakeMeasured();
   void ResolveCrossovers(const LoadOptions& options);
   Status CreateTransformer(const LoadOptions& options);
   Status CreateOffloaded();
@@ -129,7 +132,7 @@ class LoadedModel {
   int max_sequences_ = 1;
   int chunks_from_tokens_ = 0;
   int micro_batches_from_tokens_ = 0;
-  Crossovers crossovers_;
+  Crossovers crossovers_;  // this rank's as measured; after ResolveCrossovers rank 0's
 };
 
 }  // namespace convene::engine

@@ -19,6 +19,7 @@
 #include "comm/threads/thread_group.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/announce_load.h"
+#include "engine/kept_machine_test.h"
 #include "engine/known_costs.h"
 #include "engine/rank_options.h"
 #include "engine/ranks.h"
@@ -87,6 +88,19 @@ TEST(LoadedModel, GivesItsMemoryBack) {
   const size_t before = HugeBuffer::total_bytes();
   LoadFixture(kFixtures + "olmoe_plain", {.context = 256}).reset();
   EXPECT_EQ(HugeBuffer::total_bytes(), before);
+}
+
+TEST(LoadedModel, PanelsAreReadAsWasMeasuredOnThisMachine) {
+  KeptMachine kept(testing::TempDir() + fmt::format("measured_{}", getpid()));
+  const std::string directory = kFixtures + "olmoe_plain";
+  const auto model = LoadFixture(directory, {.context = 256});
+  ASSERT_NE(model->kernels().streaming, nullptr);
+  EXPECT_EQ(model->kernels().streaming->numbers(), kept.streaming.numbers());
+  // What was measured on another kind of CPU, with the same name, instructions and numbers, is not
+  // taken; null is as is usual.
+  kept.profile.cpuid += " of another";
+  kept.Save();
+  EXPECT_EQ(LoadFixture(directory, {.context = 256})->kernels().streaming, nullptr);
 }
 
 TEST(LoadedModel, ThreadsOfTheHostLaneAreTakenFromThoseThatCompute) {
@@ -302,6 +316,8 @@ TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
   options.plan.auto_pipeline = true;  // enough is planned for whatever is chosen
   const StepCostsSource source = [](const CostsRequest& request) -> Result<KnownCosts> {
     EXPECT_EQ(request.pool.size(), 1);
+    // Steps are measured with the kernels that will compute them.
+    EXPECT_NE(request.kernels.streaming, nullptr);
     KnownCosts known{.ranks = {.num_ranks = 2, .weights = "bf16"}, .source = "made up"};
     for (auto& task : known.ranks.tasks) task.emplace().once = 1e-3;
     // So slow that micro-batches pay.
@@ -310,6 +326,7 @@ TEST(LoadedModel, RanksReserveTheirExchangesAndGiveStagingBack) {
   };
   options.num_threads = 1;
   options.step_costs = source;
+  const KeptMachine kept(testing::TempDir() + fmt::format("kept_{}", getpid()));
   comm::RunOnThreads(2, [&](comm::Group& group) {
     if (group.rank() != 0) {
       const Status followed = FollowRankZero(group, "", source);

@@ -26,10 +26,17 @@
 namespace convene::engine {
 namespace {
 
-runtime::Formats FormatsOf(const std::string& weights) {
+// With float32 weights the cache is in float32, whatever is asked for.
+runtime::Formats FormatsOf(const std::string& weights, bool int8_kv) {
   const auto format = kernels::WeightFormatFromName(weights);
   CHECK(format.has_value(), "{} is no format", weights);
-  return runtime::DefaultFormats(*format);
+  runtime::Formats formats = runtime::DefaultFormats(*format);
+  if (int8_kv && formats.kv == kernels::KvFormat::kBf16) formats.kv = kernels::KvFormat::kInt8;
+  return formats;
+}
+
+runtime::Formats FormatsOf(const planner::RankSetup& setup) {
+  return FormatsOf(setup.weights, setup.int8_kv);
 }
 
 planner::RankMemory RankMemoryOf(const MemoryPlan& plan) {
@@ -79,7 +86,7 @@ LoadOptions OptionsOf(const BatchWork& work, const plan::Plan& plan, int batch, 
 Result<MemoryPlan> SpilledMemoryOf(const model::ModelSpec& spec, const planner::RankSetup& setup,
                                    const LoadOptions& options, double kv_share,
                                    memory::Ledger& ledger) {
-  const runtime::Formats formats = FormatsOf(setup.weights);
+  const runtime::Formats formats = FormatsOf(setup);
   const Status supported =
       runtime::SpilledKv::Supports(spec, TransformerOptionsOf(options, formats, *options.context));
   if (!supported) return supported.error();
@@ -151,7 +158,7 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     for (const int rank : are_unlike ? AllRanks(plan.layout) : LargestRanks(plan.layout)) {
       memory::Ledger unlimited;
       const Result<MemoryPlan> memory =
-          PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup.weights),
+          PlanMemoryOfRank(rank, device::CpuBytes(), *spec, options, FormatsOf(setup),
                            std::max(1, setup.num_threads), unlimited);
       if (!memory) return memory.error();
       memories.push_back(RankMemoryOf(*memory));
@@ -175,7 +182,7 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
                                                              const plan::Plan& plan, int batch,
                                                              uint64_t memory_bytes) -> Result<int> {
     const weights::PagedSizes sizes = weights::PagedSizesOf(
-        *spec, FormatsOf(setup.weights).weights, strategy::LargestOwner(*spec, plan.layout));
+        *spec, FormatsOf(setup).weights, strategy::LargestOwner(*spec, plan.layout));
     if (sizes.num_pages == 0) return Error{"the model has no routed experts"};
     plan::Plan least = plan;
     least.experts_in_memory = sizes.fewest_buffers;
@@ -231,11 +238,11 @@ void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& quest
     return setting.memory_per_rank.value_or(setting.memory_of_host /
                                             static_cast<uint64_t>(num_ranks));
   };
-  question.bytes_of = [one_host = question.one_host, &spec = question.spec](
-                          const std::string& weights, plan::Wire wire) {
+  question.bytes_of = [one_host = question.one_host, int8_kv = question.int8_kv,
+                       &spec = question.spec](const std::string& weights, plan::Wire wire) {
     if (wire == plan::Wire::kAuto) wire = one_host ? plan::Wire::kF32 : plan::Wire::kBf16;
     // The number of ranks decides about kAuto alone.
-    return runtime::Transformer::BytesOf(spec, FormatsOf(weights),
+    return runtime::Transformer::BytesOf(spec, FormatsOf(weights, int8_kv),
                                          WireFormatOf(wire, /*num_ranks=*/1), ReturnsFp8(wire));
   };
 }

@@ -22,8 +22,8 @@ struct PlanSetting {
 };
 
 // Sets memory_of, experts_that_fit, spilled_that_fit, memory_per_rank, rank_memory, bytes_of and
-// step_tokens, by the constraints as they are then. The question's spec and workload outlive what
-// is set.
+// step_tokens, by the constraints and the format of the KV cache as they are then. The question's
+// spec and workload outlive what is set.
 void AnswerPlanQuestion(const PlanSetting& setting, planner::PlanQuestion& question);
 
 // Names of the formats that `auto` tries, in its order.

@@ -45,7 +45,7 @@ cost::StepCosts CostsWithout(int model, std::span<const cost::SampledStep> steps
                              const cost::StepCosts& costs) {
   std::vector<cost::SampledStep> others;
   for (const cost::SampledStep& step : steps) {
-    if (step.model != model) others.push_back(step);
+    if (step.model != model && !step.is_special()) others.push_back(step);
   }
   cost::StepCosts fitted = cost::FitStepCosts(
       others, costs.reference,
@@ -106,7 +106,8 @@ double IntervalStretch(std::span<const cost::SampledStep> steps, const cost::Ste
   for (const int model : models) {
     const cost::StepCosts of_others = CostsWithout(model, steps, costs);
     for (const cost::SampledStep& step : steps) {
-      if (step.model == model) stretches.push_back(StretchOf(step, of_others, errors));
+      if (step.model == model && !step.is_special())
+        stretches.push_back(StretchOf(step, of_others, errors));
     }
   }
   std::ranges::sort(stretches);

@@ -19,7 +19,8 @@ std::optional<cost::HeldOut> TryOnOverlapped(std::span<const cost::SampledStep> 
 // What StepCosts::interval_stretch is. All steps of a model are predicted by those of the other
 // models, and nine steps in ten lie in an interval that is so many times as wide as the errors of
 // kinds of tasks make it (conformal prediction, as of Papadopoulos et al. 2002, with the spread as
-// its normaliser). 1 where all steps are of one model.
+// its normaliser). 1 where all steps are of one model. Special steps do not count
+// (SampledStep::is_special).
 double IntervalStretch(std::span<const cost::SampledStep> steps, const cost::StepCosts& costs);
 
 }  // namespace convene::evaluate

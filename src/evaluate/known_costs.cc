@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,8 +15,10 @@
 #include "base/units.h"
 #include "base/version.h"
 #include "comm/from_rank_zero.h"
+#include "cost/doubtful_costs.h"
 #include "evaluate/machine_profile_file.h"
 #include "evaluate/measure_steps.h"
+#include "hardware/control_group.h"
 #include "hardware/profile.h"
 #include "hardware/topology.h"
 
@@ -77,9 +81,11 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
   const int num_ranks = request.group.size();
   const int num_threads = request.pool.size();
   const std::string_view weights = kernels::Name(request.weights);
-  const Result<cost::MachineProfile> profile = KeptProfile(
-      {.num_ranks = num_ranks, .num_threads = num_threads, .weights = std::string(weights)},
-      request.kernels.name, path);
+  const Result<cost::MachineProfile> profile = KeptProfile({.num_ranks = num_ranks,
+                                                            .num_threads = num_threads,
+                                                            .weights = std::string(weights),
+                                                            .int8_kv = request.int8_kv},
+                                                           request.kernels.name, path);
   if (!profile) return {.why_not = profile.error().message};
   const cost::StepCosts* const costs = profile->CostsOf(num_ranks, num_threads, weights);
   const double kept = costs->exchange.lasting_seconds_per_byte();
@@ -101,7 +107,9 @@ Kept KeptCosts(const engine::CostsRequest& request, const std::string& path,
                                          : fmt::format("costs measured {}", costs->date)};
   if (LocalRankFromLauncher().count == num_ranks) {
     const cost::StepCosts* alone = profile->CostsOf(1, num_ranks * num_threads, weights);
-    if (alone != nullptr && alone->version == costs->version) known.one_process = *alone;
+    const bool fits = alone != nullptr && alone->version == costs->version &&
+                      (alone->int8_attention || !request.int8_kv);
+    if (fits) known.one_process = *alone;
   }
   return {.costs = std::move(known)};
 }
@@ -148,7 +156,7 @@ Status Keep(const cost::StepCosts& costs, const engine::CostsRequest& request,
   const Result<hardware::Topology> topology = hardware::ReadTopology();
   if (!topology) return topology.error();
   cost::MachineProfile profile;
-  profile.machine.cpu_name = topology->cpu_name;
+  profile.machine.SetCpu(topology->cpu);
   profile.machine.isa = request.kernels.name;
   profile.machine.last_level_cache_bytes = topology->last_level_cache_bytes();
   profile.machine.date = hardware::CurrentDate();
@@ -158,10 +166,14 @@ Status Keep(const cost::StepCosts& costs, const engine::CostsRequest& request,
   if (!kept && kept.error().kind != ErrorKind::kNotFound) {
     return Error{fmt::format("{} is there and cannot be read; remove it", path)};
   }
-  if (kept && kept->machine.cpu_name == topology->cpu_name &&
-      kept->machine.isa != profile.machine.isa) {
-    return Error{
-        fmt::format("{} is of {}, and these of {}", path, kept->machine.isa, profile.machine.isa)};
+  if (kept) {
+    const hardware::Profile& machine = kept->machine;
+    const std::string why = WhyAnotherMachine(machine, topology->cpu, machine.isa);
+    if (why.empty() && machine.isa != profile.machine.isa) {
+      return Error{
+          fmt::format("{} is of {}, and these of {}", path, machine.isa, profile.machine.isa)};
+    }
+    if (!why.empty()) PrintNote("the profile in {} is replaced: {}\n", path, why);
   }
   return hardware::SaveProfileJson(cost::ToJson(WithKept(std::move(profile), path)), path);
 }
@@ -173,6 +185,18 @@ void KeepOrSay(const cost::StepCosts& costs, const engine::CostsRequest& request
   }
 }
 
+// Measured tasks are short and have waits between them, in which a quota fills up again; tasks of a
+// large model are long, and soon have the quota's share alone (docs/results/disaggregated.md).
+void SayIfThrottled(const engine::CostsRequest& request) {
+  const std::optional<double> quota = hardware::ControlGroupCpuQuota();
+  if (!quota || *quota >= request.pool.size()) return;
+  PrintNote(
+      "rank {} has {} and may use {:.3g} of a core's time: what it computes right behind a wait "
+      "runs at full speed, so that long steps are predicted to be shorter than they are\n",
+      request.group.rank(), FormatCount(static_cast<uint64_t>(request.pool.size()), "thread"),
+      *quota);
+}
+
 }  // namespace
 
 Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::string_view isa,
@@ -182,8 +206,9 @@ Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::s
   if (!profile && profile.error().kind != ErrorKind::kNotFound) return profile;
   if (!profile || !topology) return Error{"no profile is kept"};
   const hardware::Profile& machine = profile->machine;
-  if (machine.cpu_name != topology->cpu_name || machine.isa != isa) {
-    return Error{"the kept profile is of another machine or instruction set"};
+  const std::string why = WhyAnotherMachine(machine, topology->cpu, isa);
+  if (!why.empty()) {
+    return Error{"the kept profile is of another machine or instruction set: " + why};
   }
   const cost::StepCosts* costs =
       profile->CostsOf(setup.num_ranks, setup.num_threads, setup.weights);
@@ -198,6 +223,9 @@ Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::s
         "the kept costs were measured by {}, and this is {}",
         costs->version.empty() ? "an unknown version of convene" : "convene " + costs->version,
         kVersion)};
+  }
+  if (setup.int8_kv && !costs->int8_attention) {
+    return Error{"the kept costs have none of attention with an int8 KV cache"};
   }
   return profile;
 }
@@ -217,6 +245,7 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   }
   const bool speaks = request.group.rank() == 0;
   if (speaks) PrintNote("measuring what steps cost here, once, since {}\n", kept.why_not);
+  SayIfThrottled(request);
   const auto start = Clock::now();
   MeasureStepsOptions quick = QuickOptions(request);
   if (!options.shapes.empty()) quick.shapes = options.shapes;
@@ -226,7 +255,11 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   Result<cost::StepCosts> measured =
       MeasureSteps(request.group, request.pool, request.kernels, quick);
   if (!measured) return measured.error();
-  if (speaks) KeepOrSay(*measured, request, options.profile_path);
+  if (speaks) {
+    const std::string doubt = cost::WordsOfDoubt(std::span(&*measured, 1));
+    if (!doubt.empty()) PrintNote("{}\n", doubt);
+    KeepOrSay(*measured, request, options.profile_path);
+  }
   return engine::KnownCosts{
       .ranks = *std::move(measured),
       .source = fmt::format("costs measured just now in {:.1f} s, since {}; mpirun convene measure "

@@ -39,7 +39,7 @@ std::string WriteProfile(const std::string& name, const cost::StepCosts& costs) 
   cost::MachineProfile profile;
   const auto topology = hardware::ReadTopology();
   CHECK(topology.ok());
-  profile.machine.cpu_name = topology->cpu_name;
+  profile.machine.SetCpu(topology->cpu);
   profile.machine.isa = (*kernels::ChooseKernels())->name;
   profile.machine.cpus = {0};
   profile.steps = {costs};
@@ -51,7 +51,8 @@ std::string WriteProfile(const std::string& name, const cost::StepCosts& costs) 
 // Rank 0's, of two ranks on a link of kLinkBytesPerSecond; where they are measured, on a small
 // model or, without cases, on those that users wait for.
 engine::KnownCosts Known(const std::string& path,
-                         const std::vector<StepCase>& cases = {{2, 16, 0}, {4, 1, 30}}) {
+                         const std::vector<StepCase>& cases = {{2, 16, 0}, {4, 1, 30}},
+                         bool int8_kv = false) {
   const ModelShape small{.hidden = 64,
                          .heads = 4,
                          .layers = 2,
@@ -66,12 +67,16 @@ engine::KnownCosts Known(const std::string& path,
     hardware::ThreadPool pool(
         {std::min(group.rank(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1)});
     memory::Ledger ledger;
-    const auto known = KnownStepCosts(
-        {.group = slow, .pool = pool, .kernels = **kernels::ChooseKernels(), .ledger = ledger},
-        {.profile_path = path,
-         .shapes = cases.empty() ? std::vector<ModelShape>{} : std::vector{small},
-         .cases = cases,
-         .seconds = 0.1});
+    const auto known =
+        KnownStepCosts({.group = slow,
+                        .pool = pool,
+                        .kernels = **kernels::ChooseKernels(),
+                        .ledger = ledger,
+                        .int8_kv = int8_kv},
+                       {.profile_path = path,
+                        .shapes = cases.empty() ? std::vector<ModelShape>{} : std::vector{small},
+                        .cases = cases,
+                        .seconds = 0.1});
     CHECK(known.ok(), "{}", known.error().message);
     EXPECT_EQ(ledger.reserved()[memory::Use::kStaging], 0u) << "kept after measuring";
     if (group.rank() == 0) found = *known;
@@ -161,6 +166,34 @@ TEST(KnownCosts, AreMeasuredAnewByAnotherVersion) {
   EXPECT_THAT(known.source,
               HasSubstr("the kept costs were measured by convene 0.0.9, and this is"));
   EXPECT_EQ(Read(path).CostsOf(2, 1, "int8")->version, kVersion);
+}
+
+TEST(KnownCosts, OfAnInt8CacheAreMeasuredWhereTheKeptOnesDoNotTellOfIt) {
+  const std::string path = WriteProfile("no_int8.json", CostsOfLink(2, kLinkBytesPerSecond));
+  const engine::KnownCosts known = Known(path, {{2, 16, 0}, {4, 1, 30}}, /*int8_kv=*/true);
+  EXPECT_THAT(known.source, HasSubstr("none of attention with an int8 KV cache"));
+  EXPECT_TRUE(known.ranks.int8_attention.has_value());
+  EXPECT_TRUE(Read(path).CostsOf(2, 1, "int8")->int8_attention.has_value());
+}
+
+// Virtual machines give CPUs of different generations one name.
+TEST(KnownCosts, OfAnotherKindOfCpuWithTheSameNameAreReplaced) {
+  const std::string path = WriteProfile("other_cpu.json", CostsOfLink(2, kLinkBytesPerSecond));
+  const cost::MachineProfile ours = Read(path);
+  cost::MachineProfile other = ours;
+  other.steps.push_back(CostsOfLink(3, 1e9));
+  other.machine.cpuid = "GenuineExample family 6 model 1 stepping 2";
+  std::ofstream(path) << cost::ToJson(other).dump();
+  EXPECT_THAT(Known(path).source,
+              HasSubstr("was measured on " + ours.machine.cpu_name + " (GenuineExample family 6"));
+  EXPECT_EQ(Read(path).machine.cpu(), ours.machine.cpu());
+  EXPECT_EQ(Read(path).CostsOf(3, 1, "int8"), nullptr) << "costs of the other CPU are still there";
+
+  // As one of an earlier version is.
+  other.machine.SetCpu({.name = ours.machine.cpu_name});
+  std::ofstream(path) << cost::ToJson(other).dump();
+  EXPECT_THAT(Known(path).source, HasSubstr("does not say on which kind of"));
+  EXPECT_EQ(Read(path).machine.cpu(), ours.machine.cpu());
 }
 
 TEST(KnownCosts, OfAnotherInstructionSetAreNotMixedWithTheKeptOnes) {

@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/read_file.h"
 
 namespace convene::evaluate {
@@ -26,8 +32,18 @@ Result<cost::MachineProfile> LoadMachineProfile(const std::string& path) {
                            profile.error().message, kRemedy)};
 }
 
+std::string WhyAnotherMachine(const hardware::Profile& measured, const hardware::CpuIdentity& here,
+                              std::string_view isa) {
+  std::string why = hardware::WhyAnotherCpu(measured.cpu(), here);
+  if (why.empty() && measured.isa != isa) {
+    why = fmt::format("it was measured with the instruction set {}, and this is {}",
+                      Printable(measured.isa), isa);
+  }
+  return why;
+}
+
 bool IsOfSameMachine(const cost::MachineProfile& a, const cost::MachineProfile& b) {
-  return a.machine.cpu_name == b.machine.cpu_name && a.machine.isa == b.machine.isa;
+  return WhyAnotherMachine(a.machine, b.machine.cpu(), b.machine.isa).empty();
 }
 
 cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& path) {
@@ -43,6 +59,26 @@ cost::MachineProfile WithKept(cost::MachineProfile profile, const std::string& p
   if (several) profile.machine = std::move(kept->machine);
   profile.operators.merge(kept->operators);
   return profile;
+}
+
+std::optional<kernels::StreamingChoice> StreamingWhileMeasuring(
+    comm::Group& group, const cost::MachineProfile& measured, const std::string& path,
+    const engine::ComputesWith& here) {
+  std::string text;
+  if (group.rank() == 0) {
+    cost::MachineProfile kept{.machine = measured.machine};
+    if (group.size() > 1) kept.steps.emplace_back().num_ranks = group.size();
+    text = hardware::ToJson(WithKept(std::move(kept), path).machine)
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+  const auto bytes = std::as_bytes(std::span(text));
+  std::vector<std::byte> told(bytes.begin(), bytes.end());
+  group.Broadcast(0, &told, "telling how panels are read");
+  const Result<nlohmann::json> parsed =
+      ParseJson({reinterpret_cast<const char*>(told.data()), told.size()});
+  const Result<hardware::Profile> machine =
+      parsed ? hardware::ProfileFromJson(*parsed) : Result<hardware::Profile>(parsed.error());
+  return machine ? engine::StreamingOf(*machine, here) : std::nullopt;
 }
 
 }  // namespace convene::evaluate

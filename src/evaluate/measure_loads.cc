@@ -1,14 +1,18 @@
 #include "evaluate/measure_loads.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "base/median.h"
+#include "base/start_thread.h"
 #include "comm/agree.h"
+#include "hardware/affinity.h"
 #include "kernels/pack.h"
 #include "weights/backup_matrix.h"
 #include "weights/expert_backup.h"
@@ -40,6 +44,61 @@ double SecondsOf(comm::Group& group, F&& run) {
   return Median(seconds);
 }
 
+// A lane's thread loads pieces until the one that computes has gone round often enough.
+struct Beside {
+  double seconds = 0;
+  int computations = 0;
+  int pieces = 0;
+};
+
+constexpr double kSecondsBeside = 0.1;
+
+template <typename F>
+Result<Beside> RunBeside(comm::Group& group, const ComputationBeside& computation, F&& run) {
+  std::atomic<bool> is_over = false;
+  std::atomic<int> pieces = 0;
+  group.Barrier("loads beside computation");
+  const auto start = std::chrono::steady_clock::now();
+  Result<std::jthread> thread = StartThread("the thread of loads that are measured", [&] {
+    // Where the lane's thread of a run is. Elsewhere it loads, too.
+    static_cast<void>(hardware::SetAffinity(computation.cpus));
+    while (!is_over) run(pieces++ % kPieces);
+  });
+  if (!thread) return thread.error();
+  Beside beside;
+  while (beside.seconds < kSecondsBeside) {
+    computation.run();
+    ++beside.computations;
+    beside.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  beside.pieces = pieces;
+  is_over = true;
+  return beside;
+}
+
+// Core-seconds that a second of loading alone takes of computation, which is measured alone and
+// with loads beside it in turn, since the machine's speed wanders. 1 where there is no thread.
+template <typename F>
+double CoreSecondsBeside(comm::Group& group, const ComputationBeside& computation, F&& run) {
+  constexpr int kRounds = 3;
+  constexpr double kMost = 10;  // of a machine that had other work to do
+  std::vector<double> found;
+  for (int round = 0; round < kRounds; ++round) {
+    const double alone = SecondsOf(group, run) / kPieces;
+    group.Barrier("computation beside loads");
+    const auto start = std::chrono::steady_clock::now();
+    computation.run();
+    const std::chrono::duration<double> computing = std::chrono::steady_clock::now() - start;
+    const Result<Beside> beside = RunBeside(group, computation, run);
+    const Status mine = beside ? Status() : Status(beside.error());
+    if (!comm::AgreeOnSuccess(group, mine)) return 1;
+    const double lost = beside->seconds - beside->computations * computing.count();
+    found.push_back(computation.num_threads * lost / (std::max(1, beside->pieces) * alone));
+  }
+  return std::clamp(Median(found), 0.0, kMost);
+}
+
 // Normal weights, so that a piece has as many outliers as trained ones have.
 void FillNormal(const PackedMatrix& matrix, std::mt19937& random) {
   std::normal_distribution<float> normal(0, 0.02f);
@@ -59,7 +118,7 @@ void FillNormal(const PackedMatrix& matrix, std::mt19937& random) {
 }  // namespace
 
 Result<cost::LoadRates> MeasureLoads(comm::Group& group, const weights::WeightFormats& formats,
-                                     memory::Ledger& ledger) {
+                                     memory::Ledger& ledger, const ComputationBeside& computation) {
   constexpr model::ActivationSpec kGated;
   constexpr int kColumnsEach = weights::ExpertBackup::kMostColumns;
   FfnWeights target = weights::FfnOf(formats, kGated, kHidden, kColumns);
@@ -91,9 +150,12 @@ Result<cost::LoadRates> MeasureLoads(comm::Group& group, const weights::WeightFo
   const double copying = SecondsOf(group, take);
   const double making = SecondsOf(group, dequantize);
   const double weights = 3.0 * kHidden * kColumns;
-  return cost::LoadRates{
-      .copied_bytes_per_second = static_cast<double>(SizeBytes(target)) / copying,
-      .weights_per_second = weights / making};
+  cost::LoadRates rates{.copied_bytes_per_second = static_cast<double>(SizeBytes(target)) / copying,
+                        .weights_per_second = weights / making};
+  if (!computation.run) return rates;
+  rates.copying_beside = CoreSecondsBeside(group, computation, take);
+  rates.making_beside = CoreSecondsBeside(group, computation, dequantize);
+  return rates;
 }
 
 }  // namespace convene::evaluate

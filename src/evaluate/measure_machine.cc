@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "base/message.h"
+#include "base/units.h"
 #include "hardware/gpu.h"
 #include "hardware/measure_disk.h"
 #include "hardware/measure_gpu.h"
@@ -22,6 +26,12 @@ namespace {
 
 constexpr double kGigaOfMachine = 1e9;
 constexpr uint64_t kMaxDiskFileBytes = uint64_t{2} << 30;
+// Between two reads of a weight so many times the caches' bytes are read, nearly.
+constexpr size_t kMemoryOfCaches = 4;
+// Of weights in a product whose way of reading is timed: each thread begins some streams.
+constexpr size_t kLeastBytesAtOnce = size_t{32} << 20;
+constexpr size_t kBytesOfThread = size_t{8} << 20;
+constexpr double kStreamingBudgets = 3;  // there are 24 combinations of format and rows
 
 Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::ThreadPool& pool,
                             hardware::Profile& profile) {
@@ -47,6 +57,40 @@ Status MeasureDiskOfMachine(const MeasureOptions& options, hardware::ThreadPool&
   return {};
 }
 
+// Orders, forms and ways of reading panels. `memory` is for weights: it has the same byte, 0x11,
+// everywhere, which is no denormal number in any format.
+Status MeasureChoices(const MeasureOptions& options, hardware::ThreadPool& pool,
+                      std::span<const std::byte> memory, hardware::Profile& profile) {
+  const kernels::KernelSet& kernels = *options.choices_of;
+  const Result<int> dense_from =
+      kernels::MeasureDenseFromRows(pool, kernels, options.budget_s, memory);
+  if (!dense_from) return dense_from.error();
+  profile.dense_from_rows = *dense_from;
+  const Result<int> expand_from = runtime::MeasureExpandFromTokens(pool, kernels, options.budget_s);
+  if (!expand_from) return expand_from.error();
+  profile.expand_from_tokens = *expand_from;
+
+  // Of weights in the caches nothing is learnt about the memory: nothing is kept then.
+  if (memory.size() < kMemoryOfCaches * profile.last_level_cache_bytes) {
+    PrintNote(
+        "how panels are best read is not measured: {} of memory are less than {} times the "
+        "caches, {}\n",
+        FormatBytes(memory.size()), kMemoryOfCaches, FormatBytes(profile.last_level_cache_bytes));
+    return {};
+  }
+  const size_t bytes_at_once =
+      std::min(memory.size(),
+               std::max(kLeastBytesAtOnce, kBytesOfThread * static_cast<size_t>(pool.size())));
+  const Result<kernels::MeasuredStreaming> streaming = kernels::MeasureStreaming(
+      pool, kernels, kStreamingBudgets * options.budget_s, memory, bytes_at_once);
+  if (!streaming) return streaming.error();
+  for (const kernels::StreamingChange& change : streaming->changes) {
+    PrintNote("panels of {}\n", kernels::Describe(change));
+  }
+  if (streaming->num_measured > 0) profile.panel_streaming = streaming->choice.numbers();
+  return {};
+}
+
 }  // namespace
 
 void SetDisk(const hardware::DiskRate& disk, const std::string& directory,
@@ -61,7 +105,7 @@ void SetDisk(const hardware::DiskRate& disk, const std::string& directory,
 hardware::Profile DescribeMachine(const hardware::Topology& topology,
                                   const hardware::ThreadPool& pool, hardware::Isa isa) {
   hardware::Profile profile;
-  profile.cpu_name = topology.cpu_name;
+  profile.SetCpu(topology.cpu);
   profile.cpus = pool.cpus();
   profile.isa = hardware::IsaName(isa);
   profile.last_level_cache_bytes = topology.last_level_cache_bytes();
@@ -100,24 +144,8 @@ Result<hardware::Profile> MeasureMachine(const hardware::Topology& topology,
   if (!interleaved) return interleaved.error();
   profile.num_interleaved_nodes = *interleaved;
   if (options.choices_of) {
-    const Result<int> dense_from =
-        kernels::MeasureDenseFromRows(pool, *options.choices_of, options.budget_s);
-    if (!dense_from) return dense_from.error();
-    profile.dense_from_rows = *dense_from;
-    const Result<int> expand_from =
-        runtime::MeasureExpandFromTokens(pool, *options.choices_of, options.budget_s);
-    if (!expand_from) return expand_from.error();
-    profile.expand_from_tokens = *expand_from;
-    // More than caches hold of a thread's share, as long as there is time to read it.
-    constexpr double kMostBytes = 128 << 20;
-    constexpr double kLeastBytes = 8 << 20;
-    constexpr double kBytesOfSecond = 400e6;
-    const auto weight_bytes =
-        static_cast<size_t>(std::clamp(kBytesOfSecond * options.budget_s, kLeastBytes, kMostBytes));
-    const Result<kernels::StreamingChoice> streaming =
-        kernels::MeasureStreaming(pool, *options.choices_of, options.budget_s, weight_bytes);
-    if (!streaming) return streaming.error();
-    profile.panel_streaming = streaming->numbers();
+    const Status chosen = MeasureChoices(options, pool, memory->bytes(), profile);
+    if (!chosen) return chosen.error();
   }
   return profile;
 }

@@ -27,6 +27,7 @@
 #include "memory/ledger.h"
 #include "runtime/recorded_step.h"
 #include "runtime/transformer.h"
+#include "weights/weight_layout.h"
 
 namespace convene::evaluate {
 namespace {
@@ -35,6 +36,10 @@ using Clock = std::chrono::steady_clock;
 
 // Change of the logarithm of the memory's speed during a step from which on it is not used.
 constexpr double kMostChange = 0.12;
+// Of the last-level cache, the weights of the model whose weights stay there; and up to how many
+// times as many bytes others are taken to stay there, too.
+constexpr double kShareOfCache = 1.0 / 3;
+constexpr double kMarginOfCache = 1.5;
 // Of each model, whatever the time is: the smallest steps.
 constexpr size_t kFewestCases = 4;
 
@@ -97,7 +102,60 @@ struct Trial {
   strategy::Layout layout = {};
   strategy::Pipeline pipeline = {};
   std::vector<StepCase> cases;
+  bool int8_kv = false;             // keys and values are cached in int8
+  bool has_cached_weights = false;  // they stay in the last-level cache between steps
+  double share = 1;                 // of the time there is, beside those of other trials
 };
+
+// Attention of such a model with next to nothing around it, whose steps therefore take little time.
+ModelShape AttentionOf(ModelShape shape) {
+  shape.layers = std::min(shape.layers, 2);
+  shape.experts = 4;
+  shape.top_k = 1;
+  shape.intermediate = std::min(shape.intermediate, 256);
+  shape.shared_intermediate = 0;
+  shape.dense_intermediate = 0;
+  shape.vocab = std::min(shape.vocab, 1024);
+  return shape;
+}
+
+constexpr double kShareOfSpecial = 0.3;
+
+// All kinds of layers in so few bytes that the last-level cache has room for a second model. None:
+// it has not even room for one with an expert for each rank.
+std::optional<ModelShape> ShapeOfCache(int num_ranks, kernels::WeightFormat format,
+                                       double cache_bytes) {
+  ModelShape shape{.hidden = 384,
+                   .heads = 8,
+                   .layers = 3,
+                   .experts = 1,
+                   .top_k = 2,
+                   .intermediate = 256,
+                   .shared_intermediate = 256,
+                   .vocab = 1024,
+                   .dense_intermediate = 1024};
+  const double most = kShareOfCache * cache_bytes / weights::BytesPerWeight({.matrices = format});
+  const double hidden = shape.hidden;
+  const int sparse_layers = shape.layers - 1;
+  const double others =
+      4 * hidden * hidden * shape.layers + 2 * hidden * shape.vocab +
+      3 * hidden * (shape.dense_intermediate + shape.shared_intermediate * sparse_layers);
+  const double of_experts = 3 * hidden * shape.intermediate * sparse_layers;
+  shape.experts = static_cast<int>((most - others) / of_experts);
+  if (shape.experts < std::max(shape.top_k, num_ranks)) return std::nullopt;
+  if (shape.heads % num_ranks != 0 || shape.intermediate % (64 * num_ranks) != 0) {
+    return std::nullopt;
+  }
+  return shape;
+}
+
+// As many sequences as there are ranks, and multiples of that.
+std::vector<StepCase> CasesOfCache(int num_ranks) {
+  std::vector<StepCase> cases = {{1, 1, 64}, {2, 1, 64}, {4, 1, 100}, {16, 1, 64},
+                                 {1, 16, 0}, {1, 64, 0}, {1, 200, 0}, {1, 512, 0}};
+  for (StepCase& each : cases) each.batch *= num_ranks;
+  return cases;
+}
 
 std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   const std::vector<ModelShape>& shapes = options.shapes.empty() ? Shapes() : options.shapes;
@@ -119,8 +177,31 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
     trial.pipeline = pipeline;
     trial.cases = steps;
   };
+  // With float32 weights the cache is in float32, too, and other devices have no int8.
+  const auto add_int8 = [&](const strategy::Layout& layout) {
+    if (options.weights == kernels::WeightFormat::kF32 || options.make_device) return;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      add(i, layout, {}, cases);
+      trials.back().shape = AttentionOf(trials.back().shape);
+      trials.back().int8_kv = true;
+      trials.back().share = kShareOfSpecial;
+    }
+  };
+  // Ranks that divide all weights, so that none is there twice.
+  const strategy::Layout divided{.attention_tp = num_ranks, .expert_tp = num_ranks};
+  const auto add_cached = [&] {
+    const std::optional<ModelShape> shape = ShapeOfCache(
+        num_ranks, options.weights, static_cast<double>(options.last_level_cache_bytes));
+    if (!shape) return;
+    add(0, divided, {}, options.cases.empty() ? CasesOfCache(num_ranks) : cases);
+    trials.back().shape = *shape;
+    trials.back().has_cached_weights = true;
+    trials.back().share = kShareOfSpecial;
+  };
   if (num_ranks == 1) {
     for (size_t i = 0; i < shapes.size(); ++i) add(i, {}, {}, cases);
+    add_int8({});
+    add_cached();
     return trials;
   }
   const strategy::Pipeline of_tokens{.chunks = 4};
@@ -140,6 +221,8 @@ std::vector<Trial> TrialsOf(int num_ranks, const MeasureStepsOptions& options) {
   add(0, experts, of_experts, large);
   add(2, experts, halves, large);
   add(0, experts, halves, large);
+  add_int8(experts);
+  add_cached();
   return trials;
 }
 
@@ -158,6 +241,8 @@ struct CaseRuns {
   std::vector<cost::ReferenceSpeed> speeds;
   std::vector<double> changes;  // of the memory's speed from before the step to after it
   bool overlaps = false;
+  bool int8_kv = false;
+  bool has_cached_weights = false;
   int model = 0;  // of which shape
 };
 
@@ -170,8 +255,7 @@ class StepsRunner {
         kernels_(kernels),
         options_(options),
         formats_(runtime::DefaultFormats(options.weights)),
-        device_(options.make_device ? options.make_device()
-                                    : device::MakeCpuDevice(kernels, pool)),
+        device_(options.make_device ? options.make_device() : device::MakeCpuDevice(kernels, pool)),
         ledger_(options.ledger != nullptr ? *options.ledger : unlimited_) {}
 
   // Before the first trial. Error: no memory.
@@ -184,7 +268,9 @@ class StepsRunner {
     unevenness_ = MeasureUnevenness(group_);
     if (kernels::IsInteger(options_.weights)) return {};
     // Where there is no memory for it, plans whose experts are loaded have no price.
-    const Result<cost::LoadRates> rates = MeasureLoads(group_, formats_.weights, ledger_);
+    const Result<cost::LoadRates> rates = MeasureLoads(
+        group_, formats_.weights, ledger_,
+        {.cpus = pool_.cpus(), .num_threads = pool_.size(), .run = [this] { reference_->Run(); }});
     if (rates) load_rates_ = *rates;
     return {};
   }
@@ -199,6 +285,13 @@ class StepsRunner {
                                        group_.rank(), ledger_);
     if (const Status all = agree(model); !all) return all;
     weights_ = (*model)->model_weights().bytes;
+    if (trial.has_cached_weights) {
+      // What one rank alone has, as the head, counts for all.
+      const double measured = group_.size() * static_cast<double>(weights_.size());
+      cached_weight_bytes_ =
+          kMarginOfCache *
+          std::min(measured, kShareOfCache * static_cast<double>(options_.last_level_cache_bytes));
+    }
     runtime::TransformerOptions options = OptionsOf(trial, (*model)->whole_spec());
     options.parallel.record = true;
     Result<runtime::Transformer> transformer =
@@ -213,7 +306,8 @@ class StepsRunner {
     WriteCache(transformer->kv_cache());
     WriteCache(unrecorded->kv_cache());
     Measure(trial, *transformer);
-    if (!Overlaps(trial.pipeline)) MeasureOverhead(trial, *transformer, *unrecorded);
+    if (!Overlaps(trial.pipeline) && !trial.int8_kv && !trial.has_cached_weights)
+      MeasureOverhead(trial, *transformer, *unrecorded);
     for (runtime::Transformer* each : {&*transformer, &*unrecorded}) {
       if (group_.rank() == 0) {
         each->EndSteps();
@@ -251,6 +345,8 @@ class StepsRunner {
         step.states.push_back(reference.StateAt(runs.speeds[round]));
       }
       step.overlaps = runs.overlaps;
+      step.int8_kv = runs.int8_kv;
+      step.has_cached_weights = runs.has_cached_weights;
       step.fold = static_cast<int>(i);
       step.model = runs.model;
     }
@@ -265,8 +361,10 @@ class StepsRunner {
       const double bytes = options_.weights == kernels::WeightFormat::kF32 ? 4 : 2;
       costs.tasks[static_cast<size_t>(schedule::TaskKind::kLoadExperts)] =
           cost::LoadCost(*load_rates_, bytes);
+      costs.load_beside = cost::LoadCostBeside(*load_rates_, bytes);
     }
     costs.step_once = std::max(0.0, Median(overheads_));
+    costs.cached_weight_bytes = cached_weight_bytes_;
     costs.overlapped_held_out = TryOnOverlapped(steps, costs);
     costs.interval_stretch = IntervalStretch(steps, costs);
     return costs;
@@ -275,7 +373,9 @@ class StepsRunner {
  private:
   runtime::TransformerOptions OptionsOf(const Trial& trial, const model::ModelSpec& whole) const {
     const int groups = trial.layout.attention_dp;
-    runtime::TransformerOptions options{.activations = formats_.activations, .kv = formats_.kv};
+    runtime::TransformerOptions options{
+        .activations = formats_.activations,
+        .kv = trial.int8_kv ? kernels::KvFormat::kInt8 : formats_.kv};
     options.max_step_tokens = 1;
     for (const StepCase& each : trial.cases) {
       options.max_step_tokens = std::max(options.max_step_tokens, TokensOfGroup(each, groups));
@@ -310,8 +410,9 @@ class StepsRunner {
     });
   }
 
-  double Run(runtime::Transformer& transformer, const CaseSequences& sequences) {
-    DropWeights(transformer);
+  double Run(runtime::Transformer& transformer, const CaseSequences& sequences,
+             bool drops_weights = true) {
+    if (drops_weights) DropWeights(transformer);
     group_.Barrier("measuring steps");
     if (group_.rank() != 0) {
       transformer.FollowStep();
@@ -342,7 +443,9 @@ class StepsRunner {
       for (size_t i = 0; i < trial.cases.size(); ++i) {
         // Over a slow link one round may take longer than there is: the smallest steps must do.
         if (round == 0 && i >= kFewestCases && !HasTime()) break;
-        Run(transformer, sequences[i]);
+        // The reference kernels have taken the weights' place in the cache.
+        if (trial.has_cached_weights) Run(transformer, sequences[i], /*drops_weights=*/false);
+        Run(transformer, sequences[i], !trial.has_cached_weights);
         const cost::ReferenceSpeed after = reference_->Measure(group_);
         CaseRuns& runs = runs_[first + i];
         runs.steps.push_back(last);
@@ -350,6 +453,8 @@ class StepsRunner {
         runs.changes.push_back(
             std::abs(std::log(after.read_bytes_per_second / before.read_bytes_per_second)));
         runs.overlaps = Overlaps(trial.pipeline);
+        runs.int8_kv = trial.int8_kv;
+        runs.has_cached_weights = trial.has_cached_weights;
         runs.model = trial.model;
         before = after;
       }
@@ -394,6 +499,7 @@ class StepsRunner {
   std::optional<ReferenceKernel> reference_;
   double copy_bytes_per_second_ = 0;
   double unevenness_ = 0;
+  double cached_weight_bytes_ = 0;
   std::optional<cost::LoadRates> load_rates_;  // of formats that experts are loaded in
   std::chrono::time_point<Clock, std::chrono::duration<double>> start_ = Clock::now();
   std::chrono::time_point<Clock, std::chrono::duration<double>> trial_ends_ = {};
@@ -404,7 +510,11 @@ class StepsRunner {
 std::string Describe(const Trial& trial) {
   return fmt::format("{} experts of {} x {}{}, {} kinds of steps", trial.shape.experts,
                      trial.shape.hidden, trial.shape.intermediate,
-                     Overlaps(trial.pipeline) ? ", overlapped" : "", trial.cases.size());
+                     trial.int8_kv              ? ", keys and values in int8"
+                     : trial.has_cached_weights ? ", weights in the last-level cache"
+                     : Overlaps(trial.pipeline) ? ", overlapped"
+                                                : "",
+                     trial.cases.size());
 }
 
 }  // namespace
@@ -417,10 +527,13 @@ Result<cost::StepCosts> MeasureSteps(comm::Group& group, hardware::ThreadPool& p
     return ready.error();
   }
   const std::vector<Trial> trials = TrialsOf(group.size(), options);
-  for (size_t i = 0; i < trials.size(); ++i) {
-    if (options.progress && group.rank() == 0) options.progress(Describe(trials[i]));
-    const double share = static_cast<double>(i + 1) / static_cast<double>(trials.size());
-    if (const Status done = runner.RunTrial(trials[i], share); !done) return done.error();
+  double all = 0;
+  for (const Trial& trial : trials) all += trial.share;
+  double until = 0;
+  for (const Trial& trial : trials) {
+    if (options.progress && group.rank() == 0) options.progress(Describe(trial));
+    until += trial.share;
+    if (const Status done = runner.RunTrial(trial, until / all); !done) return done.error();
   }
   return runner.Fit();
 }

@@ -37,6 +37,8 @@ struct MeasureStepsOptions {
   std::vector<StepCase> cases = {};
   // What computes; none: the CPU by kernels and threads. For benchmarks whose ranks have another.
   std::function<std::unique_ptr<device::Device>()> make_device = {};
+  // Of the ranks' host, so that tasks are also measured whose weights stay there; 0: they are not.
+  uint64_t last_level_cache_bytes = 0;
   // Where memory is reserved; null: it is limited by nothing but the machine.
   memory::Ledger* ledger = nullptr;
   // Told what is measured next, on rank 0.

@@ -47,6 +47,9 @@ TEST(MeasureSteps, GivesCostsByWhichAnotherModelIsPredicted) {
                               TaskKind::kRoute, TaskKind::kDense, TaskKind::kShared}) {
     EXPECT_TRUE(costs->tasks[static_cast<size_t>(kind)].has_value()) << schedule::Name(kind);
   }
+  // Attention over a cache in int8 is measured in steps of their own.
+  ASSERT_TRUE(costs->int8_attention && costs->int8_attention_held_out);
+  EXPECT_GT(costs->int8_attention_held_out->num_points, 0);
   const model::ModelSpec spec = InventSpec({.hidden = 128, .heads = 4, .experts = 4, .top_k = 1});
   planner::StepQuestion question{.spec = spec};
   question.groups = {{{.num_tokens = 10}}};
@@ -72,6 +75,43 @@ TEST(MeasureSteps, OfSeveralRanksHasExchangesAndWhatRanksDoForThem) {
     const auto read = cost::StepCostsFromJson(nlohmann::json::parse(ToJson(*costs).dump()));
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_EQ(*read, *costs);
+  });
+}
+
+TEST(MeasureSteps, OfFloat32HasNoInt8CacheAndLoadsAloneAndBesideComputation) {
+  const auto kernels = kernels::ChooseKernels();
+  ASSERT_TRUE(kernels.ok());
+  hardware::ThreadPool pool({0});
+  const auto group = comm::MakeSoloGroup();
+  MeasureStepsOptions options = SmallOptions();
+  options.weights = kernels::WeightFormat::kF32;
+  const auto costs = MeasureSteps(*group, pool, **kernels, options);
+  ASSERT_TRUE(costs.ok()) << costs.error().message;
+  EXPECT_FALSE(costs->int8_attention);
+  ASSERT_TRUE(costs->load_beside.has_value());
+  const auto& alone = costs->tasks[static_cast<size_t>(TaskKind::kLoadExperts)];
+  ASSERT_TRUE(alone.has_value());
+  EXPECT_GT(alone->per_weight_byte.value.front(), 0);
+  // The load lane shares the one core with what computes.
+  EXPECT_GT(costs->load_beside->per_weight_byte.value.back(), 0);
+}
+
+TEST(MeasureSteps, WeightsInACacheAreMeasuredWhereThereIsOneForThem) {
+  const auto kernels = kernels::ChooseKernels();
+  ASSERT_TRUE(kernels.ok());
+  comm::RunOnThreads(2, [&](comm::Group& group) {
+    hardware::ThreadPool pool({0});
+    MeasureStepsOptions options = SmallOptions();
+    options.last_level_cache_bytes = uint64_t{32} << 20;
+    const auto costs = MeasureSteps(group, pool, **kernels, options);
+    ASSERT_TRUE(costs.ok()) << costs.error().message;
+    if (group.rank() != 0) return;
+    EXPECT_GT(costs->cached_weight_bytes, 4 << 20);
+    EXPECT_LT(costs->cached_weight_bytes, 20 << 20);
+    for (const TaskKind kind : {TaskKind::kAttention, TaskKind::kExperts, TaskKind::kShared}) {
+      EXPECT_TRUE(costs->cached_tasks[static_cast<size_t>(kind)].has_value())
+          << schedule::Name(kind);
+    }
   });
 }
 

@@ -83,6 +83,11 @@ cost::ReferenceSpeed ReferenceKernel::Measure(comm::Group& group) {
           .dot_operations_per_second = 2.0 * kSide * kSide * kCached * kManyRows / Median(cached)};
 }
 
+void ReferenceKernel::Run() {
+  Seconds(0, static_cast<int>(matrices_.size()), kFewRows);
+  for (int i = 0; i < kCachedPasses; ++i) Seconds(0, kCached, kManyRows);
+}
+
 double ReferenceKernel::MeasureCopy(comm::Group& group) {
   // Every second piece of the first two thirds, one after the other into the last one. All of the
   // weights are the same bytes before and after.

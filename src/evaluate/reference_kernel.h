@@ -26,6 +26,8 @@ class ReferenceKernel {
 
   // *Collective*, some 10 ms: by all ranks at once, this one's speed.
   cost::ReferenceSpeed Measure(comm::Group& group);
+  // What Measure runs, by this rank: products that wait for memory, and products in the caches.
+  void Run();
   // *Collective*, some 20 ms: by all ranks at once, bytes that this one copies in a second from
   // pieces that lie apart, as slices of experts do.
   double MeasureCopy(comm::Group& group);

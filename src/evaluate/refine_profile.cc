@@ -49,6 +49,7 @@ namespace {
 // Steps that the same costs are of.
 struct TracedSteps {
   cost::StepCosts* costs = nullptr;
+  bool int8_kv = false;
   std::vector<const drawing::TracedStep*> steps;
   std::vector<std::string> runs;  // whose steps they are
 };
@@ -78,9 +79,18 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
             FormatCount(static_cast<uint64_t>(step.schedule.num_ranks), "rank"),
             FormatCount(static_cast<uint64_t>(trace.num_threads), "thread"), trace.weights)};
       }
-      auto group = std::ranges::find(groups, &*found, &TracedSteps::costs);
-      if (group == groups.end())
-        group = groups.insert(group, {.costs = &*found, .steps = {}, .runs = {}});
+      if (trace.int8_kv && !found->int8_attention) {
+        return Error{
+            "a trace is of a run with an int8 KV cache, and the profile has no costs of attention "
+            "with one: measure them first with convene measure"};
+      }
+      auto group = std::ranges::find_if(groups, [&](const TracedSteps& each) {
+        return each.costs == &*found && each.int8_kv == trace.int8_kv;
+      });
+      if (group == groups.end()) {
+        group = groups.insert(
+            group, {.costs = &*found, .int8_kv = trace.int8_kv, .steps = {}, .runs = {}});
+      }
       group->steps.push_back(&step);
       group->runs.push_back(trace.run);
     }
@@ -91,6 +101,7 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
     std::vector<std::vector<cost::TaskParts>> parts;
     for (const drawing::TracedStep* step : group.steps) parts.push_back(PartsOf(*step));
     std::vector<cost::TracedCosts> traced;
+    if (group.int8_kv) group.costs->SwapCaches();
     for (size_t i = 0; i < parts.size(); ++i) {
       traced.push_back({&group.steps[i]->schedule, &group.steps[i]->measured, parts[i],
                         StateOf(*group.steps[i], group.costs->reference)});
@@ -98,6 +109,7 @@ Result<std::vector<RefinedCosts>> RefineProfile(std::span<const drawing::Trace> 
     refined.push_back({.num_steps = static_cast<int>(traced.size()),
                        .refinement = cost::RefineStepCosts(
                            *group.costs, traced, profile->machine.last_level_cache_bytes)});
+    if (group.int8_kv) refined.back().refinement.costs.SwapCaches();
     *group.costs = refined.back().refinement.costs;
     if (!refined.back().refinement.is_used()) continue;
     for (const std::string& run : group.runs) group.costs->LearntFrom(run);

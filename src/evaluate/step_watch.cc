@@ -113,7 +113,11 @@ drawing::TracedStep StepWatch::TraceOf(const RecordedStep& step) const {
 }
 
 drawing::Trace StepWatch::MakeTrace() const {
-  drawing::Trace trace{.steps = {}, .weights = weights_, .num_threads = num_threads_, .run = run_};
+  drawing::Trace trace{.steps = {},
+                       .weights = weights_,
+                       .int8_kv = int8_kv_,
+                       .num_threads = num_threads_,
+                       .run = run_};
   for (const auto& [kind, sample] : samples_) {
     // Of decoding the usual step, of prefill and encoding one of the largest.
     const Sample& from = kind == Kind::kDecode ? sample : largest_.at(kind);
@@ -185,10 +189,14 @@ std::vector<const RecordedStep*> StepWatch::OthersThan(Kind kind,
   return others;
 }
 
-const cost::StepCosts* StepWatch::KeptCosts(const cost::MachineProfile& profile,
-                                            const schedule::Schedule& schedule) const {
-  const cost::StepCosts* costs = profile.CostsOf(schedule.num_ranks, num_threads_, weights_);
-  return costs != nullptr && !cost::KindWithoutCost(schedule, *costs) ? costs : nullptr;
+std::optional<cost::StepCosts> StepWatch::KeptCosts(const cost::MachineProfile& profile,
+                                                    const schedule::Schedule& schedule) const {
+  const cost::StepCosts* kept = profile.CostsOf(schedule.num_ranks, num_threads_, weights_);
+  if (kept == nullptr) return std::nullopt;
+  cost::StepCosts costs = *kept;
+  if (int8_kv_) costs.SwapCaches();
+  if (cost::KindWithoutCost(schedule, costs)) return std::nullopt;
+  return costs;
 }
 
 // The same tasks with the same sizes, simulated with costs that this step had no part in.
@@ -204,9 +212,10 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
     traced.predicted_by = std::move(words);
   };
   const auto predict_by_kept = [&](const cost::MachineProfile& profile) {
-    const cost::StepCosts* costs = KeptCosts(profile, schedule);
-    if (costs == nullptr) return false;
-    predict(*costs, fmt::format("costs of {} (convene measure)", profile.machine.cpu_name),
+    const std::optional<cost::StepCosts> costs = KeptCosts(profile, schedule);
+    if (!costs) return false;
+    predict(*costs,
+            fmt::format("costs of {} (convene measure)", hardware::NameOf(profile.machine.cpu())),
             cost::DiskOf(profile.machine));
     return true;
   };
@@ -222,7 +231,7 @@ void StepWatch::Predict(Kind kind, const RecordedStep& chosen, drawing::TracedSt
   const cost::Rates rates = cost::RatesFromProfile(profile->machine, schedule.num_ranks);
   traced.predicted = simulate::Simulate(schedule, rates, values);
   traced.predicted_by = fmt::format("peaks of {} (convene measure); exchanges cost nothing",
-                                    profile->machine.cpu_name);
+                                    hardware::NameOf(profile->machine.cpu()));
 }
 
 }  // namespace convene::evaluate

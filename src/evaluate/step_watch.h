@@ -18,9 +18,11 @@ namespace convene::evaluate {
 
 class StepWatch {
  public:
-  // Whose steps they are: the format of the weights, and the threads of a rank.
-  void SetRun(std::string weights, int num_threads, std::string run) {
+  // Whose steps they are: the format of the weights, the threads of a rank, and whether keys and
+  // values are cached in int8.
+  void SetRun(std::string weights, int num_threads, std::string run, bool int8_kv) {
     weights_ = std::move(weights);
+    int8_kv_ = int8_kv;
     num_threads_ = num_threads;
     run_ = std::move(run);
   }
@@ -64,8 +66,8 @@ class StepWatch {
   drawing::TracedStep Traced(Kind kind, const runtime::RecordedStep& chosen) const;
   void Predict(Kind kind, const runtime::RecordedStep& chosen, drawing::TracedStep& traced) const;
   // What was kept of the machine's ranks, if it has all that the schedule's tasks want.
-  const cost::StepCosts* KeptCosts(const cost::MachineProfile& profile,
-                                   const schedule::Schedule& schedule) const;
+  std::optional<cost::StepCosts> KeptCosts(const cost::MachineProfile& profile,
+                                           const schedule::Schedule& schedule) const;
   // Of the same kind, with the same schedule.
   std::vector<const runtime::RecordedStep*> OthersThan(Kind kind,
                                                        const runtime::RecordedStep& chosen) const;
@@ -76,6 +78,7 @@ class StepWatch {
   double first_start_ = -1;
   std::string weights_;
   int num_threads_ = 0;
+  bool int8_kv_ = false;
   std::string run_;
   cost::ReferenceSpeed speed_;                     // 0: not known
   std::optional<cost::MachineProfile> preferred_;  // to the costs of other steps

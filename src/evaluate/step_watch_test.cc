@@ -28,7 +28,7 @@ runtime::RecordedStep StepOf(int num_tokens, double start) {
 
 TEST(StepWatch, AllStepsOfATraceHaveTheGeometricMeanOfBothSpeeds) {
   StepWatch watch;
-  watch.SetRun("int8", 2, "a plan of a model");
+  watch.SetRun("int8", 2, "a plan of a model", /*int8_kv=*/false);
   watch.See(StepOf(8, 0), /*keeps_steps=*/true);
   watch.See(StepOf(1, 1), /*keeps_steps=*/true);
   watch.SetSpeeds({.read_bytes_per_second = 10e9, .dot_operations_per_second = 4e11},

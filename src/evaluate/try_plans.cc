@@ -246,6 +246,7 @@ class Runner {
     if (!placed) return placed.error();
     runtime::TransformerOptions parts =
         engine::TransformerOptionsOf(options, FormatsOf(FormatOf(plan)), longest);
+    if (plan.kv_cache == "int8") parts.kv = kernels::KvFormat::kInt8;
     parts.num_kv_blocks = num_blocks;
     parts.parallel.whole_spec = &spec_;
     parts.dense_from_rows = crossovers_.dense_from_rows;

@@ -21,7 +21,8 @@ namespace convene::evaluate {
 
 // What all ranks have to know to run the same.
 struct TrialQuestion {
-  // With the format of their weights, and all with the same number of threads.
+  // With the format of their weights and of their KV cache, where that is not the usual one, and
+  // all with the same number of threads.
   std::vector<plan::Plan> plans = {};
   std::vector<planner::RequestLengths> sequences = {};  // that run together, with their prompts
   int prompt_tokens = 0;       // the mean of all, of which decode's context begins with as many

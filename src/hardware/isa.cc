@@ -13,6 +13,7 @@
 #include <initializer_list>
 
 #include "base/environment.h"
+#include "hardware/cpu_identity.h"
 
 namespace convene::hardware {
 namespace {
@@ -50,13 +51,16 @@ std::string MissingForAvx512() {
   });
 }
 
-std::string MissingForAvx512Bf16() {
+std::string MissingForAvx512Vnni() {
   const std::string missing = MissingForAvx512();
   if (!missing.empty()) return missing;
-  return FirstMissing({
-      {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
-      {"avx512bf16", __builtin_cpu_supports("avx512bf16") != 0},
-  });
+  return FirstMissing({{"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0}});
+}
+
+std::string MissingForAvx512Bf16() {
+  const std::string missing = MissingForAvx512Vnni();
+  if (!missing.empty()) return missing;
+  return FirstMissing({{"avx512bf16", __builtin_cpu_supports("avx512bf16") != 0}});
 }
 
 // Linux lets a process use tiles when it has asked (arch_prctl ARCH_REQ_XCOMP_PERM, feature 18,
@@ -96,6 +100,7 @@ std::string MissingForAmx() {
 constexpr IsaCandidate kCandidates[] = {
     {Isa::kAmx, "amx", MissingForAmx},
     {Isa::kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16},
+    {Isa::kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni},
     {Isa::kAvx512, "avx512", MissingForAvx512},
     {Isa::kAvx2, "avx2", MissingForAvx2},
     {Isa::kReference, "reference", [] { return std::string(); }},
@@ -165,9 +170,7 @@ int CpuFamily() {
 #if defined(__x86_64__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
-  constexpr unsigned kExtended = 0xf;  // then the extended family is added
-  const unsigned family = (eax >> 8) & 0xf;
-  return static_cast<int>(family == kExtended ? family + ((eax >> 20) & 0xff) : family);
+  return FamilyOf(eax);
 #else
   return 0;
 #endif

@@ -17,7 +17,8 @@ enum class Isa {
   kReference,   // portable scalar code, the specification of all others
   kAvx2,        // AVX2 with FMA
   kAvx512,      // AVX-512 F/BW/DQ/VL
-  kAvx512Bf16,  // the same with the BF16 and VNNI dot products
+  kAvx512Vnni,  // the same with the VNNI dot products
+  kAvx512Bf16,  // the same with the BF16 dot product, too
   kAmx,         // the same with AMX: tiles of bf16 and of bytes
 };
 

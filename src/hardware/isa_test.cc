@@ -5,6 +5,10 @@
 
 #include <cstdlib>
 #include <set>
+#include <string>
+#include <vector>
+
+#include "hardware/cpu_identity.h"
 
 namespace convene::hardware {
 namespace {
@@ -78,6 +82,27 @@ TEST(Isa, ListHasUniqueNamesAndEndsWithTheReference) {
   EXPECT_EQ(IsaCandidates().back().missing(), "");
 }
 
+TEST(Isa, WhatRunsOneRunsAllWorseOnes) {
+  bool runs = false;
+  for (const IsaCandidate& candidate : IsaCandidates()) {
+    EXPECT_TRUE(!runs || candidate.missing().empty()) << candidate.name;
+    runs = candidate.missing().empty();
+  }
+  for (size_t i = 1; i < IsaCandidates().size(); ++i) {
+    EXPECT_GT(IsaCandidates()[i - 1].isa, IsaCandidates()[i].isa);
+  }
+}
+
+// Cascade Lake, Ice Lake and Rocket Lake are such CPUs.
+TEST(Isa, ACpuWithVnniAndWithoutBf16KeepsItsVnni) {
+  if (!ChooseIsa("avx512_vnni", IsaCandidates())) GTEST_SKIP() << "no AVX-512 VNNI here";
+  std::vector<IsaCandidate> there(IsaCandidates().begin(), IsaCandidates().end());
+  for (IsaCandidate& candidate : there) {
+    if (candidate.isa >= Isa::kAvx512Bf16) candidate.missing = NoSuchUnit;
+  }
+  EXPECT_EQ(*ChooseIsa(std::nullopt, there), Isa::kAvx512Vnni);
+}
+
 TEST(Isa, EveryCandidateRunsOrSaysWhyNot) {
   const std::vector<std::string> unsupported = UnsupportedIsas();
   size_t num_missing = 0;
@@ -91,6 +116,13 @@ TEST(Isa, EveryCandidateRunsOrSaysWhyNot) {
     }
   }
   EXPECT_EQ(num_missing, unsupported.size());
+}
+
+TEST(Cpu, VendorAndFamilyAreThoseOfItsCpuid) {
+  const std::string cpuid = ReadCpuid();
+  if (cpuid.empty()) GTEST_SKIP() << "CPUs of this architecture tell neither";
+  EXPECT_EQ(CpuIsAmd(), cpuid.starts_with("AuthenticAMD ")) << cpuid;
+  EXPECT_THAT(cpuid, HasSubstr(" family " + std::to_string(CpuFamily()) + " "));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ constexpr uint64_t kMaxFileBytes = uint64_t{16} << 20;
 constexpr double kMostRate = 1e12;        // in GFLOP/s and GB/s: what no machine has
 constexpr uint64_t kMostCount = 1 << 24;  // of CPUs, nodes, rows and tokens
 constexpr size_t kMostGpus = 64;
+constexpr size_t kMostCaches = 16;
 constexpr const char* kRemedy = "run `convene measure` to write it anew";
 
 // What a member of each kind must be, if `json` is not that; null if it is.
@@ -56,6 +57,15 @@ const char* Mismatch(const json& member, const std::vector<int>&) {
   if (!member.is_array()) return "a list of whole numbers from 0 to 2^24";
   for (const auto& item : member) {
     if (Mismatch(item, 0) != nullptr) return "a list of whole numbers from 0 to 2^24";
+  }
+  return nullptr;
+}
+
+const char* Mismatch(const json& member, const std::vector<uint64_t>&) {
+  constexpr const char* kWanted = "a list of at most 16 whole numbers";
+  if (!member.is_array() || member.size() > kMostCaches) return kWanted;
+  for (const auto& item : member) {
+    if (Mismatch(item, uint64_t{0}) != nullptr) return kWanted;
   }
   return nullptr;
 }
@@ -111,6 +121,8 @@ void ForEachMember(Object& profile, const Visit& visit) {
 // Those that profiles of before have not.
 template <typename Object, typename Visit>
 void ForEachNewMember(Object& profile, const Visit& visit) {
+  visit("cpuid", profile.cpuid);
+  visit("cache_bytes", profile.cache_bytes);
   visit("disk_gbps_beside", profile.disk_gbps_beside);
   visit("disk_core_seconds_per_gb", profile.disk_core_seconds_per_gb);
 }
@@ -164,6 +176,12 @@ Error CannotSave(const std::string& path, int error) {
 }
 
 }  // namespace
+
+void Profile::SetCpu(const CpuIdentity& cpu) {
+  cpu_name = cpu.name;
+  cpuid = cpu.cpuid;
+  cache_bytes = cpu.cache_bytes;
+}
 
 json ToJson(const Profile& profile) {
   json object = {{"version", kVersion}};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hardware/cpu_identity.h"
 
 namespace convene::hardware {
 
@@ -34,11 +35,17 @@ struct GpuProfile {
   double launch_and_wait_us = 0;
   double small_copy_us = 0;   // 4 KiB from pinned memory, and waiting for it
   double small_fetch_us = 0;  // into it
+
+  bool operator==(const GpuProfile&) const = default;
 };
 
 // Rates are those of all CPUs in `cpus` together; giga is 10^9. A rate of 0 was not measured.
 struct Profile {
+  // As in CpuIdentity. Profiles of before have the name alone, so nobody knows which CPU they are
+  // of.
   std::string cpu_name;
+  std::string cpuid = {};
+  std::vector<uint64_t> cache_bytes = {};
   std::vector<int> cpus;  // logical numbers, one thread each
   std::string isa;        // name of the instruction set that the dot products used
   double f32_gflops = 0;
@@ -64,12 +71,18 @@ struct Profile {
   double huge_page_share = 0;  // of the memory that read_gbps was measured on
   std::string date;            // UTC, "2025-01-31T12:00:00Z"
   std::vector<GpuProfile> gpus = {};
+
+  CpuIdentity cpu() const { return {.name = cpu_name, .cpuid = cpuid, .cache_bytes = cache_bytes}; }
+  void SetCpu(const CpuIdentity& cpu);
+
+  bool operator==(const Profile&) const = default;
 };
 
 // One object, keys as the members, with "version": 4; "gpus" only where there are some.
 nlohmann::json ToJson(const Profile& profile);
 
-// Without the rates of reading beside computation, which older profiles have not, they are 0.
+// What older profiles have not stays as in a new Profile: the kind of CPU, and the rates of reading
+// beside computation.
 // Errors: another version, a key that is missing or of the wrong kind, a rate that is negative or
 // not finite, more than 64 GPUs. Unknown keys are ignored, and "gpus" need not be there.
 Result<Profile> ProfileFromJson(const nlohmann::json& object);

@@ -37,6 +37,17 @@ std::vector<CacheLevel> CachesOf(hwloc_topology_t topology, hwloc_const_bitmap_t
   return caches;
 }
 
+CpuIdentity IdentityOf(hwloc_topology_t topology) {
+  CpuIdentity cpu;
+  const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+  const char* name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
+  if (name != nullptr) cpu.name = name;
+  for (const CacheLevel& level : CachesOf(topology, hwloc_topology_get_topology_cpuset(topology))) {
+    cpu.cache_bytes.push_back(level.size_bytes);
+  }
+  return cpu;
+}
+
 Result<Topology> Describe(hwloc_topology_t machine, const std::vector<int>& usable_cpus) {
   const HwlocBitmap usable(hwloc_bitmap_alloc());
   for (const int cpu : usable_cpus) hwloc_bitmap_set(usable.get(), static_cast<unsigned>(cpu));
@@ -63,10 +74,7 @@ Result<Topology> Describe(hwloc_topology_t machine, const std::vector<int>& usab
   }
   topology.num_numa_nodes = std::max(topology.num_numa_nodes, 1);
   topology.caches = CachesOf(machine, usable.get());
-
-  const hwloc_obj_t package = hwloc_get_obj_by_type(machine, HWLOC_OBJ_PACKAGE, 0);
-  const char* name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
-  topology.cpu_name = name ? name : "unknown CPU";
+  topology.cpu = IdentityOf(machine);
   return topology;
 }
 
@@ -88,7 +96,10 @@ Result<Topology> ReadTopology() {
   const Result<HwlocTopology> machine = LoadHwlocTopology(nullptr);
   if (!machine) return machine.error();
   Result<Topology> topology = Describe(machine->get(), *usable_cpus);
-  if (topology) topology->cpu_quota = ControlGroupCpuQuota();
+  if (topology) {
+    topology->cpu.cpuid = ReadCpuid();
+    topology->cpu_quota = ControlGroupCpuQuota();
+  }
   return topology;
 }
 

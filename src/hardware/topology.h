@@ -9,6 +9,7 @@
 
 #include "base/environment.h"
 #include "base/result.h"
+#include "hardware/cpu_identity.h"
 
 namespace convene::hardware {
 
@@ -19,7 +20,7 @@ struct CacheLevel {
 };
 
 struct Topology {
-  std::string cpu_name;  // "AMD EPYC 9654 96-Core Processor"; "unknown CPU"
+  CpuIdentity cpu;
   std::vector<std::vector<int>>
       cores;                        // usable logical CPUs of each physical core, near ones together
   std::vector<CacheLevel> caches;   // innermost first

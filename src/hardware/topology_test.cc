@@ -108,7 +108,8 @@ TEST(Topology, CpuQuotaLimitsTheDefaultButNotAWish) {
 TEST(Topology, ReadsThisMachine) {
   const auto machine = ReadTopology();
   ASSERT_TRUE(machine) << machine.error().message;
-  EXPECT_FALSE(machine->cpu_name.empty());
+  EXPECT_FALSE(machine->cpu.name.empty());
+  EXPECT_EQ(machine->cpu.cache_bytes.size(), machine->caches.size());
   EXPECT_EQ(machine->num_cpus(), std::ssize(*CurrentAffinity()));
   const auto cpus = CpusForThisRank({}, std::nullopt);
   ASSERT_TRUE(cpus);

@@ -1,5 +1,6 @@
 // Attention of every kernel set against the reference, whole, in chunks and in spans. What only
 // some families have is attention_variants_test.cc.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enumerators_test.h"
 #include "kernels/kernels_test.h"
 
 namespace convene::kernels {
@@ -173,11 +175,10 @@ class AttentionRun {
 };
 
 TEST_P(AttentionTest, AttentionEqualsTheReferenceAndDoesNotDependOnChunks) {
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+  for (const KvFormat format : kEvery<KvFormat>) {
     for (const AttentionCase& c : kAttentionCases) {
       const auto describe = [&] {
-        return std::to_string(KvElementBytes(format)) + " bytes, head_dim " +
-               std::to_string(c.head_dim);
+        return fmt::format("{} bytes, head_dim {}", KvElementBytes(format), c.head_dim);
       };
       const auto qkv =
           RandomFloats(size_t(c.length) * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim, 21);

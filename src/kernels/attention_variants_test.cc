@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enumerators_test.h"
 #include "kernels/choose_kernels.h"
 #include "kernels/kernels_test.h"
 #include "kernels/reference/kernels.h"
@@ -188,7 +189,7 @@ class AttentionVariantsTest : public testing::TestWithParam<const KernelSet*> {}
 
 TEST_P(AttentionVariantsTest, EqualAPlainComputation) {
   for (const Variant& variant : kVariants) {
-    for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+    for (const KvFormat format : kEvery<KvFormat>) {
       VariantRun run(variant, format);
       const std::vector<float> whole = run.With(*GetParam(), false);
       const std::vector<float> in_spans = run.With(*GetParam(), true);
@@ -207,7 +208,7 @@ TEST_P(AttentionVariantsTest, EqualAPlainComputation) {
 }
 
 TEST_P(AttentionVariantsTest, KeysComeBackAsTheyWereStored) {
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+  for (const KvFormat format : kEvery<KvFormat>) {
     for (const int key_dim : {576, 46, 7}) {
       const std::vector<float> keys = Random(size_t(kKvBlockTokens) * key_dim, 1);
       std::vector<std::byte> cache(KeyBlockBytes(format, key_dim) + 64);
@@ -267,7 +268,7 @@ TEST_P(AttentionVariantsTest, PositionsStoredAtOnceAreThoseStoredOneByOne) {
   struct Shape {
     int key_dim, shared_dim, value_dim;
   };
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+  for (const KvFormat format : kEvery<KvFormat>) {
     for (const Shape& s :
          {Shape{192, 64, 128}, Shape{29, 6, 37}, Shape{10, 0, 7}, Shape{80, 0, 0}}) {
       const std::vector<float> keys = Random(size_t(kKvBlockTokens) * s.key_dim, 1);
@@ -290,7 +291,7 @@ TEST_P(AttentionVariantsTest, PositionsStoredAtOnceAreThoseStoredOneByOne) {
 }
 
 TEST_P(AttentionVariantsTest, TheFirstPositionClearsTheBlock) {
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
+  for (const KvFormat format : kEvery<KvFormat>) {
     const std::vector<float> zeros(64);
     const StoredBlock block{*GetParam(), format, 48, 0, 64, zeros, zeros};
     const std::vector<std::byte> bytes = block.Store(1, 0, 1);

@@ -7,6 +7,7 @@
 #include "kernels/cpu/avx2/kernels.h"
 #include "kernels/cpu/avx512/kernels.h"
 #include "kernels/cpu/avx512_bf16/kernels.h"
+#include "kernels/cpu/avx512_vnni/kernels.h"
 #include "kernels/reference/kernels.h"
 
 namespace convene::kernels {
@@ -19,6 +20,8 @@ const KernelSet* KernelsFor(hardware::Isa isa) {
       return &amx::Kernels();
     case hardware::Isa::kAvx512Bf16:
       return &avx512_bf16::Kernels();
+    case hardware::Isa::kAvx512Vnni:
+      return &avx512_vnni::Kernels();
     case hardware::Isa::kAvx512:
       return &avx512::Kernels();
     case hardware::Isa::kAvx2:

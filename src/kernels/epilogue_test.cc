@@ -10,6 +10,7 @@
 
 #include "hardware/thread_pool.h"
 #include "kernels/kernels_test.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene::kernels {
 namespace {
@@ -162,6 +163,52 @@ TEST_P(EpilogueTest, KeepsWhatIsNotANumber) {
         EXPECT_TRUE(std::isnan(reference::LoadActivation(formats.wide(), out.data(), i))) << i;
         EXPECT_TRUE(
             std::isfinite(reference::LoadActivation(formats.wide(), out.data() + stride, i)));
+      }
+    }
+  }
+}
+
+// What a way of reading panels makes of a thread's 25 panels, the last of which is not whole: where
+// threads have panels of their own, a quarter of what is left is taken at once.
+TEST_P(EpilogueTest, SeveralPanelsOfAThreadGiveTheSameActivationsAsOneByOne) {
+  if (&kernels() == &reference::Kernels()) GTEST_SKIP() << "it knows no ways, and takes seconds";
+  constexpr int kPanels = 24;
+  constexpr int kCols = 150;
+  looked_at = &kernels();
+  for (const Formats& formats : kFormats) {
+    for (const Epilogue epilogue :
+         {Epilogue::kSiluMul, Epilogue::kClampedSwiglu, Epilogue::kRelu}) {
+      const int width = (IsGated(epilogue) ? kPanelRows / 2 : kPanelRows) * kPanels + 10;
+      const std::vector<float> values = RandomFloats(size_t(width) * kCols, 1);
+      const Packed packed = IsGated(epilogue) ? PackGateUp(formats, values, values, width, kCols)
+                                              : Pack(formats, values, width, kCols);
+      std::vector<float> bias = RandomFloats(packed.matrix.rows, 4);
+      for (const int tokens : {1, 2, 4, 6, 9}) {
+        const Rows rows =
+            MakeRows(formats.activations, RandomFloats(size_t(tokens) * kCols, 3), tokens, kCols);
+        for (const float* given : std::initializer_list<const float*>{nullptr, bias.data()}) {
+          const auto run = [&](const PanelStreaming& way) {
+            const StreamingChoice choice(way);
+            KernelSet set = kernels();
+            set.gemm = LookAtPanels;
+            set.streaming = &choice;
+            most_panels_at_once = 0;
+            return RunActivation(set, formats, packed, rows, tokens, width, epilogue, given);
+          };
+          PanelStreaming one_by_one;
+          one_by_one.own_shares = false;
+          const std::vector<std::byte> expected = run(one_by_one);
+          ASSERT_EQ(most_panels_at_once, 1);
+          for (const PanelStreaming& way : kStreamingWays) {
+            ASSERT_TRUE(run(way) == expected)
+                << formats.Describe() << ", epilogue " << static_cast<int>(epilogue) << ", "
+                << tokens << " rows, bias " << (given != nullptr) << ", " << way.streams
+                << " streams, " << way.ahead_bytes << " ahead";
+            if (way.own_shares) {
+              ASSERT_GT(most_panels_at_once, 4);
+            }
+          }
+        }
       }
     }
   }

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <span>
 #include <string>
 #include <vector>
@@ -131,6 +130,17 @@ TEST_P(GroupedGemmTest, LargeOutputsAreTheSamePastTheCachesAndThroughThem) {
   }
 }
 
+// What is worth trying, and what only a bench tries.
+std::vector<PanelStreaming> WaysOfReading() {
+  std::vector<PanelStreaming> ways(kStreamingWays.begin(), kStreamingWays.end());
+  for (const int ahead_bytes : {1024, 2048, 5120}) {
+    ways.push_back({.ahead_bytes = ahead_bytes, .fetches_next = false, .half_lines = true});
+    ways.push_back({.ahead_bytes = ahead_bytes, .half_lines = true, .own_shares = true});
+    ways.push_back({.ahead_bytes = ahead_bytes, .own_shares = true, .streams = 2});
+  }
+  return ways;
+}
+
 TEST_P(GroupedGemmTest, EveryWayOfReadingPanelsGivesTheSameBits) {
   // Panels deeper and less deep than what is fetched ahead, and a last one that is not whole.
   for (const GemmShape& shape :
@@ -163,25 +173,13 @@ TEST_P(GroupedGemmTest, EveryWayOfReadingPanelsGivesTheSameBits) {
         return out;
       };
       const std::vector<float> expected = run(nullptr);
-      for (const PanelStreaming& way : kStreamingWays) {
+      for (const PanelStreaming& way : WaysOfReading()) {
         const StreamingChoice choice(way);
         EXPECT_EQ(run(&choice), expected) << formats.Describe() << " " << shape.tokens << " rows, "
                                           << way.ahead_bytes << " ahead, shares " << way.own_shares;
       }
     }
   }
-}
-
-// The kernel set that is looked at, and the most panels that it got at once.
-const KernelSet* looked_at = nullptr;
-std::atomic<int> most_panels_at_once;
-
-void LookAtPanels(const PanelGemm& gemm) {
-  int most = most_panels_at_once;
-  while (most < gemm.num_panels &&
-         !most_panels_at_once.compare_exchange_weak(most, gemm.num_panels)) {
-  }
-  looked_at->gemm(gemm);
 }
 
 TEST_P(GroupedGemmTest, SeveralPanelsOfAThreadGiveTheSameBitsAsOneByOne) {
@@ -191,6 +189,7 @@ TEST_P(GroupedGemmTest, SeveralPanelsOfAThreadGiveTheSameBitsAsOneByOne) {
   constexpr int kRows = 64 * 24 + 10;
   constexpr int kCols = 300;
   const std::vector<float> values = RandomFloats(size_t(kRows) * kCols, 5);
+  const std::vector<float> bias = RandomFloats(kRows, 7);
   looked_at = &kernels();
   for (const Formats& formats : kFormats) {
     const Packed packed = Pack(formats, values, kRows, kCols);
@@ -199,9 +198,13 @@ TEST_P(GroupedGemmTest, SeveralPanelsOfAThreadGiveTheSameBitsAsOneByOne) {
       const int tokens = fewer_rows + most_rows;
       const Rows rows =
           MakeRows(formats.activations, RandomFloats(size_t(tokens) * kCols, 6), tokens, kCols);
+      const float* given = most_rows % 2 == 0 ? bias.data() : nullptr;
       const GemmGroup groups[] = {
-          {.weights = &packed.matrix, .num_rows = fewer_rows},
-          {.weights = &packed.matrix, .first_row = fewer_rows, .num_rows = most_rows}};
+          {.weights = &packed.matrix, .num_rows = fewer_rows, .bias = given},
+          {.weights = &packed.matrix,
+           .first_row = fewer_rows,
+           .num_rows = most_rows,
+           .bias = given}};
       const auto run = [&](const PanelStreaming& way) {
         const StreamingChoice choice(way);
         KernelSet set = kernels();
@@ -225,7 +228,7 @@ TEST_P(GroupedGemmTest, SeveralPanelsOfAThreadGiveTheSameBitsAsOneByOne) {
       most_panels_at_once = 0;
       const std::vector<float> expected = run(one_by_one);
       EXPECT_EQ(most_panels_at_once, 1);
-      for (const PanelStreaming& way : kStreamingWays) {
+      for (const PanelStreaming& way : WaysOfReading()) {
         most_panels_at_once = 0;
         EXPECT_TRUE(run(way) == expected)
             << formats.Describe() << " " << most_rows << " rows, " << way.streams << " streams of "

@@ -311,9 +311,12 @@ class StreamingChoice;
 struct KernelSet {
   const char* name;  // as hardware::IsaName
   // How panels are read (streaming_choice.h), kept alive by whoever sets it; null: as is best on
-  // CPUs of this one's vendor.
+  // CPUs of this one's kind.
   const StreamingChoice* streaming = nullptr;
   void (*gemm)(const PanelGemm&);
+  // What of `way` acts on whole panels with so many rows of each matrix; the rest becomes 0, false
+  // or a default. Ways of which the same is left give the same instructions.
+  PanelStreaming (*acting)(const PanelStreaming& way, WeightFormat, ActivationFormat, int num_rows);
   // x (size) float, as an int8 row: symmetric, the largest magnitude becomes 127.
   void (*quantize)(const float* x, int size, void* out);
   // x (size) float; out_activations and out_float may be null, not both.

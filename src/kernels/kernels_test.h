@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/enumerators_test.h"
 #include "kernels/choose_kernels.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/pack.h"
@@ -40,7 +42,6 @@ inline double EpsilonOf(ActivationFormat format) {
   return format == ActivationFormat::kF32 ? kFloatEpsilon : kBf16Epsilon;
 }
 
-// All formats that go together.
 struct Formats {
   WeightFormat weights;
   ActivationFormat activations;
@@ -56,16 +57,28 @@ struct Formats {
   }
 };
 
-inline constexpr Formats kFormats[] = {
-    {WeightFormat::kF32, ActivationFormat::kF32},
-    {WeightFormat::kBf16, ActivationFormat::kBf16},
-    {WeightFormat::kInt8, ActivationFormat::kInt8},
-    {WeightFormat::kInt8, ActivationFormat::kBf16},
-    {WeightFormat::kInt4, ActivationFormat::kInt8, 32},
-    {WeightFormat::kInt4, ActivationFormat::kInt8, 64},
-    {WeightFormat::kInt4, ActivationFormat::kInt8, 128},
-    {WeightFormat::kInt4, ActivationFormat::kBf16, 128},
-};
+// Whether such weights are multiplied by such activations.
+inline bool GoTogether(WeightFormat weights, ActivationFormat activations) {
+  const bool f32 = activations == ActivationFormat::kF32;
+  if (f32 != (weights == WeightFormat::kF32)) return false;
+  return activations != ActivationFormat::kInt8 || IsInteger(weights);
+}
+
+// All formats that go together, with all groups that there are.
+inline const std::vector<Formats> kFormats = [] {
+  std::vector<Formats> all;
+  for (const WeightFormat weights : kEvery<WeightFormat>) {
+    for (const ActivationFormat activations : kEvery<ActivationFormat>) {
+      if (!GoTogether(weights, activations)) continue;
+      if (weights != WeightFormat::kInt4) {
+        all.push_back({weights, activations});
+        continue;
+      }
+      for (const int group : {32, 64, 128}) all.push_back({weights, activations, group});
+    }
+  }
+  return all;
+}();
 
 inline std::vector<float> RandomFloats(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -138,6 +151,19 @@ inline Rows MakeRows(ActivationFormat format, const std::vector<float>& values, 
 inline std::byte* Scratch() {
   static std::vector<std::byte> storage(3 * kGemmScratchBytes + 64);
   return Align(storage);
+}
+
+// The kernel set that is looked at, and the most panels that it got at once.
+inline const KernelSet* looked_at = nullptr;
+inline std::atomic<int> most_panels_at_once;
+
+// In place of its gemm.
+inline void LookAtPanels(const PanelGemm& gemm) {
+  int most = most_panels_at_once;
+  while (most < gemm.num_panels &&
+         !most_panels_at_once.compare_exchange_weak(most, gemm.num_panels)) {
+  }
+  looked_at->gemm(gemm);
 }
 
 struct GemmShape {

@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <vector>
 
-#include "base/median.h"
 #include "hardware/huge_buffer.h"
 #include "kernels/grouped_gemm.h"
+#include "kernels/invented_experts.h"
 #include "kernels/invented_rows.h"
 
 namespace convene::kernels {
 namespace {
 
-constexpr int kExperts = 16;
+constexpr size_t kBytesAtOnce = size_t{64} << 20;  // 16 experts
 constexpr int kHidden = 2048;
 constexpr int kOutputs = 2048;
 constexpr std::array<int, 5> kRows = {1, 4, 16, 64, 256};
@@ -24,29 +23,33 @@ constexpr double kDenseIsFaster = 0.98;  // dense must take less than this part 
 }  // namespace
 
 Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& kernels,
-                                 double budget_s) {
-  PackedMatrix expert{.format = WeightFormat::kInt8, .rows = kOutputs, .cols = kHidden};
-  const size_t expert_bytes = expert.size_bytes();
+                                 double budget_s, std::span<const std::byte> weights,
+                                 SecondsNow now) {
+  std::vector<PackedMatrix> experts =
+      InventExperts({.format = WeightFormat::kInt8, .rows = kOutputs, .cols = kHidden},
+                    std::min(weights.size(), kBytesAtOnce));
+  MemoryWalk walk(weights);
   const auto row_bytes = static_cast<size_t>(ActivationRowBytes(ActivationFormat::kInt8, kHidden));
-  const size_t most_rows = size_t{kExperts} * kRows.back();
-  Result<hardware::HugeBuffer> memory = hardware::HugeBuffer::Allocate(
-      expert_bytes * kExperts + most_rows * (row_bytes + size_t{4} * kOutputs) +
-          static_cast<size_t>(kGemmScratchBytes) * pool.size(),
-      "measuring the order of experts");
+  const size_t most_rows = experts.size() * kRows.back();
+  Result<hardware::HugeBuffer> memory =
+      hardware::HugeBuffer::Allocate(most_rows * (row_bytes + size_t{4} * kOutputs) +
+                                         static_cast<size_t>(kGemmScratchBytes) * pool.size(),
+                                     "measuring the order of experts");
   if (!memory) return memory.error();
   // Small numbers in all formats, so that nothing becomes a denormal product.
   std::memset(memory->data(), 0x3c, memory->size_bytes());
-  std::vector<PackedMatrix> experts(kExperts, expert);
-  for (int i = 0; i < kExperts; ++i) experts[i].data = memory->data() + expert_bytes * i;
-  std::byte* rows = memory->data() + expert_bytes * kExperts;
+  std::byte* rows = memory->data();
   EndInventedRows(rows, most_rows, kHidden);
   std::byte* out = rows + most_rows * row_bytes;
   std::byte* scratch = out + most_rows * 4 * kOutputs;
 
   const auto seconds = [&](int rows_each, GemmOrder order) {
     std::vector<GemmGroup> groups;
-    for (int i = 0; i < kExperts; ++i) groups.push_back({&experts[i], i * rows_each, rows_each});
-    const auto start = std::chrono::steady_clock::now();
+    for (const PackedMatrix& expert : experts) {
+      groups.push_back({&expert, static_cast<int>(std::ssize(groups)) * rows_each, rows_each});
+    }
+    PlaceNext(experts, walk);
+    const double start = now();
     RunGroupedGemm(kernels, pool,
                    {.groups = groups,
                     .activations = ActivationFormat::kInt8,
@@ -56,7 +59,7 @@ Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& ke
                     .out_stride = int64_t{4} * kOutputs,
                     .scratch = scratch,
                     .order = order});
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return now() - start;
   };
   int from_rows = 0;
   for (const int rows_each : kRows) {
@@ -69,7 +72,7 @@ Result<int> MeasureDenseFromRows(hardware::ThreadPool& pool, const KernelSet& ke
       ratios.push_back(dense / grouped);
       spent_s += grouped + dense;
     }
-    const bool dense_is_faster = Median(ratios) < kDenseIsFaster;
+    const bool dense_is_faster = IsFaster(ratios, kDenseIsFaster);
     if (!dense_is_faster) from_rows = 0;
     if (dense_is_faster && from_rows == 0) from_rows = rows_each;
   }

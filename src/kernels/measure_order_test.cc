@@ -8,7 +8,9 @@
 #include <cstdlib>
 
 #include "hardware/affinity.h"
+#include "hardware/huge_buffer.h"
 #include "kernels/choose_kernels.h"
+#include "kernels/streaming_choice.h"
 
 namespace convene::kernels {
 namespace {
@@ -32,14 +34,53 @@ void LookAtRows(const PanelGemm& gemm) {
   }
 }
 
+constexpr size_t kWeightBytes = size_t{160} << 20;  // two and a half times those of a product
+
 TEST(MeasureOrder, MultipliesRowsThatEndInSumsOfBytes) {
   hardware::ThreadPool pool(*hardware::CurrentAffinity());
   KernelSet kernels = **ChooseKernels();
   kernels.gemm = LookAtRows;
-  const Result<int> from = MeasureDenseFromRows(pool, kernels, /*budget_s=*/0);
+  const auto weights = *hardware::HugeBuffer::Allocate(kWeightBytes, "a test's weights");
+  const Result<int> from = MeasureDenseFromRows(pool, kernels, /*budget_s=*/0, weights.bytes());
   ASSERT_TRUE(from) << from.error().message;
   EXPECT_GT(num_panels_seen, 0);
   EXPECT_EQ(num_rows_without_end, 0);
+}
+
+std::atomic<int64_t> order_ns;
+int dense_is_faster_from = 0;  // rows; 0: never
+std::atomic<const std::byte*> last_expert;
+
+double NowOfOrders() { return 1e-9 * static_cast<double>(order_ns.load()); }
+
+// Two threads that have all experts to share out get more than four panels at once, but for the
+// last ones; of one expert they get four at most.
+void TakeTimeByOrder(const PanelGemm& gemm) {
+  const bool is_grouped = gemm.num_panels > 4;
+  const bool is_slow =
+      is_grouped == (dense_is_faster_from > 0 && gemm.num_rows >= dense_is_faster_from);
+  order_ns += gemm.num_panels * (is_slow ? 2000 : 1000);
+  const std::byte* last = last_expert;
+  while (last < gemm.weights.data && !last_expert.compare_exchange_weak(last, gemm.weights.data)) {
+  }
+}
+
+TEST(MeasureOrder, FindsFromHowManyRowsOnDenseIsFaster) {
+  hardware::ThreadPool pool({0, 0});
+  const StreamingChoice own_panels(kStreamingWays[3]);
+  KernelSet kernels = **ChooseKernels();
+  kernels.streaming = &own_panels;
+  kernels.gemm = TakeTimeByOrder;
+  const auto weights = *hardware::HugeBuffer::Allocate(kWeightBytes, "a test's weights");
+  for (const int rows : {0, 1, 16, 256}) {
+    dense_is_faster_from = rows;
+    last_expert = weights.data();
+    const Result<int> from =
+        MeasureDenseFromRows(pool, kernels, /*budget_s=*/0, weights.bytes(), NowOfOrders);
+    ASSERT_TRUE(from) << from.error().message;
+    EXPECT_EQ(*from, rows);
+    EXPECT_GE(last_expert - weights.data(), int64_t{100} << 20) << "it reads the same again";
+  }
 }
 
 }  // namespace

@@ -18,6 +18,8 @@ PeakLoops LoopsFor(hardware::Isa isa) {
       return amx::Loops();
     case hardware::Isa::kAvx512Bf16:
       return avx512_bf16::Loops();
+    case hardware::Isa::kAvx512Vnni:
+      return avx512_vnni::Loops();
     case hardware::Isa::kAvx512:
       return avx512::Loops();
     case hardware::Isa::kAvx2:

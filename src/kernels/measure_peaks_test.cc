@@ -29,5 +29,12 @@ TEST(MeasurePeaks, WiderFormatsCountMoreOperationsPerRound) {
   EXPECT_EQ(loops.int8.ops_per_round, 4 * loops.f32.ops_per_round);
 }
 
+TEST(MeasurePeaks, WithVnniAloneBytesCountMoreThanWordsAndBf16IsFloats) {
+  if (!hardware::ChooseIsa("avx512_vnni", hardware::IsaCandidates())) GTEST_SKIP();
+  const PeakLoops loops = avx512_vnni::Loops();
+  EXPECT_EQ(loops.bf16.ops_per_round, loops.f32.ops_per_round);
+  EXPECT_EQ(loops.int8.ops_per_round, 2 * avx512::Loops().int8.ops_per_round);
+}
+
 }  // namespace
 }  // namespace convene::kernels

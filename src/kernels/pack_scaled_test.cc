@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "base/enumerators_test.h"
 #include "kernels/pack.h"
 
 namespace convene::kernels {
@@ -47,8 +48,7 @@ void ExpectPackedAs(const StoredMatrix& source, const std::vector<float>& elemen
     LoadRow(source, i, 0, source.cols, row.data());
     EXPECT_TRUE(std::equal(row.begin(), row.end(), elements.begin() + i * source.cols)) << i;
   }
-  for (const WeightFormat format :
-       {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat format : kEvery<WeightFormat>) {
     EXPECT_EQ(PackedScaled(source, format), PackedScaled(plain, format)) << Name(format);
   }
 }

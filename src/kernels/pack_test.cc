@@ -9,10 +9,17 @@
 #include <span>
 #include <vector>
 
+#include "base/enumerators_test.h"
 #include "kernels/kernels_test.h"
 
 namespace convene::kernels {
 namespace {
+
+TEST(WeightFormat, HasANameThatIsReadAgain) {
+  for (const WeightFormat format : kEvery<WeightFormat>) {
+    EXPECT_EQ(WeightFormatFromName(Name(format)), format) << Name(format);
+  }
+}
 
 TEST(UnpackRow, GivesBackWhatWasPacked) {
   for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16}) {

@@ -27,6 +27,9 @@ PeakLoops Loops();
 namespace avx512 {
 PeakLoops Loops();
 }
+namespace avx512_vnni {
+PeakLoops Loops();
+}
 namespace avx512_bf16 {
 PeakLoops Loops();
 }

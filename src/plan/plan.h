@@ -95,8 +95,9 @@ struct Plan {
   // With experts_in_memory, of a batch on one rank. Unset: keys and values stay in memory, or as
   // `convene batch` chooses for its requests. With `sequences`, which blocks and buffers are for.
   std::optional<SpilledKv> spilled_kv = {};
-  std::string weights = {};  // their format, bf16, int8, int4 or f32; empty: as it is asked for
-  int num_threads = 0;       // of each rank; 0: its share of the cores
+  std::string weights = {};   // their format, bf16, int8, int4 or f32; empty: as it is asked for
+  std::string kv_cache = {};  // keys and values: bf16 or int8; empty: as it is asked for
+  int num_threads = 0;        // of each rank; 0: its share of the cores
   std::optional<MadeFor> made_for = {};
 
   int step_tokens_or(int usual) const { return step_tokens > 0 ? step_tokens : usual; }

@@ -114,6 +114,14 @@ Status ReadWeights(const std::string& name, Plan* plan) {
   return Error{fmt::format("weights are bf16, int8, int4 or f32, not {}", Quote(name))};
 }
 
+Status ReadKvCache(const std::string& name, Plan* plan) {
+  if (name != "bf16" && name != "int8") {
+    return Error{fmt::format("kv_cache is bf16 or int8, not {}", Quote(name))};
+  }
+  plan->kv_cache = name;
+  return {};
+}
+
 Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   if (key == "pipeline") return ReadPipeline(value, plan);
   if (key == "lines") return Assign(LaneLinesFromJson(value), &plan->lines);
@@ -151,9 +159,9 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   }
   if (key == "spilled_kv") return Assign(SpilledKvFromJson(value), &plan->spilled_kv);
   constexpr const char* kKnownMembers =
-      "there are layout, strategy, weights, wire and gemm (texts), pipeline, decode, spilled_kv, "
-      "made_for and predicted (objects), alternatives and lines (lists), threads, sequences, "
-      "step_tokens, comm_budget, host_threads and experts_in_memory (whole numbers)";
+      "there are layout, strategy, weights, kv_cache, wire and gemm (texts), pipeline, decode, "
+      "spilled_kv, made_for and predicted (objects), alternatives and lines (lists), threads, "
+      "sequences, step_tokens, comm_budget, host_threads and experts_in_memory (whole numbers)";
   if (!value.is_string()) {
     return Error{
         fmt::format("{} is not known or of the wrong kind; {}", Quote(key), kKnownMembers)};
@@ -161,6 +169,7 @@ Status ReadMember(const std::string& key, const json& value, Plan* plan) {
   const auto text = value.get<std::string>();
   if (key == "layout") return Assign(ParseLayout(text), &plan->layout);
   if (key == "weights") return ReadWeights(text, plan);
+  if (key == "kv_cache") return ReadKvCache(text, plan);
   if (key == "wire") return Assign(WireFromName(text), &plan->wire);
   if (key == "gemm") return Assign(GemmFromName(text), &plan->gemm);
   // Texts came here, and these are none.
@@ -189,6 +198,7 @@ nlohmann::ordered_json ToJson(const Plan& plan) {
   if (plan.layout.disaggregates) object["strategy"] = Name(StrategyOf(plan.pipeline));
   if (!plan.lines.empty()) object["lines"] = ToJson(plan.lines);
   if (!plan.weights.empty()) object["weights"] = plan.weights;
+  if (!plan.kv_cache.empty()) object["kv_cache"] = plan.kv_cache;
   if (plan.num_threads > 0) object["threads"] = plan.num_threads;
   if (plan.made_for) {
     object["made_for"] = {{"model", plan.made_for->model}, {"ranks", plan.made_for->num_ranks}};

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/enumerators_test.h"
+
 namespace convene::plan {
 namespace {
 
@@ -78,9 +80,9 @@ TEST(Plan, SaysWhereChunksOfExpertsEnd) {
 }
 
 TEST(Plan, IsReadAsItIsWritten) {
-  for (const Wire wire : {Wire::kAuto, Wire::kF32, Wire::kBf16, Wire::kFp8, Wire::kFp8Both}) {
-    for (const GemmChoice gemm : {GemmChoice::kAuto, GemmChoice::kGrouped, GemmChoice::kDense}) {
-      for (const auto cut : {strategy::ChunkCut::kTokens, strategy::ChunkCut::kExperts}) {
+  for (const Wire wire : kEvery<Wire>) {
+    for (const GemmChoice gemm : kEvery<GemmChoice>) {
+      for (const auto cut : kEvery<strategy::ChunkCut>) {
         for (const bool is_auto : {false, true}) {
           Plan plan;
           plan.layout = strategy::Layout{
@@ -114,6 +116,21 @@ TEST(Plan, SaysWhatOfKeysAndValuesLiesOnADisk) {
   const Result<Plan> read = PlanFromJson(nlohmann::json::parse(json.dump()));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, plan);
+}
+
+TEST(Plan, SaysTheFormatOfTheKvCacheWhereItIsNotLeftOpen) {
+  for (const char* format : {"bf16", "int8"}) {
+    Plan plan;
+    plan.kv_cache = format;
+    const nlohmann::ordered_json json = ToJson(plan);
+    EXPECT_EQ(json["kv_cache"], format);
+    const Result<Plan> read = PlanFromJson(nlohmann::json::parse(json.dump()));
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(*read, plan);
+  }
+  EXPECT_FALSE(ToJson(Plan()).contains("kv_cache"));
+  EXPECT_EQ(Complaint(R"({"version": 1, "kv_cache": "int4"})"),
+            "kv_cache is bf16 or int8, not \"int4\"");
 }
 
 TEST(Plan, IsWrittenForPeople) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <vector>
 
 #include "cost/presets.h"
 #include "planner/asked_question_test.h"
@@ -79,6 +80,17 @@ TEST(CommBudgets, AreNotTriedWithoutOverlapOrBySwitch) {
   AskedOfGpus switched_off;
   switched_off.question.passes_off = {"comm_budget"};
   EXPECT_TRUE(TriedOf(Search(switched_off)).empty());
+}
+
+// Fewer than the link needs slow exchanges down, and more move nothing faster.
+TEST(CommBudgets, AreFromWhatTheLinkOfAHostNeedsDownwards) {
+  const auto budgets_of = [](const char* name) {
+    const cost::MachineProfile machine = *cost::Preset(name);
+    return OperatorSource(machine).CommBudgets();
+  };
+  EXPECT_EQ(budgets_of("h100-nvlink"), (std::vector<int>{28, 24, 20, 16, 12, 8, 4}));
+  EXPECT_EQ(budgets_of("h800-nvlink"), (std::vector<int>{12, 8, 4}));
+  EXPECT_EQ(budgets_of("a6000-pcie4"), std::vector<int>{4});
 }
 
 // What threads that are left alone gain on CPUs was not measured.

@@ -48,6 +48,7 @@ std::string Describe(const Candidate& candidate) {
   std::string text =
       fmt::format("{} x {}, {}", FormatCount(static_cast<uint64_t>(setup.num_ranks), "rank"),
                   FormatCount(static_cast<uint64_t>(setup.num_threads), "thread"), setup.weights);
+  if (setup.int8_kv) text += ", int8 KV cache";
   if (plan.experts_in_memory) {
     text += fmt::format(", {} {}in memory and the others read from the disk",
                         FormatCount(static_cast<uint64_t>(*plan.experts_in_memory), "expert"),

@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/quote.h"
 #include "base/units.h"
+#include "cost/exchange_costs.h"
 #include "cost/import_tables.h"
 #include "cost/operator_prices.h"
 #include "cost/operator_work.h"
@@ -90,10 +92,9 @@ cost::StepErrors OperatorPricer::Errors() const {
     return own ? own : of(name + " bf16");
   };
   cost::StepErrors errors;
-  for (const char* collective :
-       {"all_to_all", "all_gather", "reduce_scatter", "dispatch", "combine"}) {
-    const std::optional<cost::ErrorRange> range = of(collective);
-    if (!range) continue;
+  for (const auto& [name, model] : machine_.operators) {
+    if (!cost::IsExchangeModel(name)) continue;
+    const std::optional<cost::ErrorRange> range = of(name);
     const cost::ErrorRange widest = errors.exchanges.value_or(cost::ErrorRange{});
     errors.exchanges = cost::ErrorRange{.low = std::min(widest.low, range->low),
                                         .high = std::max(widest.high, range->high)};
@@ -121,9 +122,12 @@ Result<std::unique_ptr<StepPricer>> OperatorSource::PricerOf(const RankSetup& se
                                                              int comm_budget) const {
   Result<cost::OperatorCostsOptions> options = OperatorOptions(setup.weights);
   if (!options) return options.error();
+  if (setup.int8_kv && machine_.device) {
+    return Error{"on a GPU keys and values are cached in bf16 alone: use --kv-cache bf16"};
+  }
   options->order = options_.order;
   options->comm_budget = comm_budget;
-  const bool is_usual = conditions == Conditions();
+  const bool is_usual = conditions == Conditions{.weight_bytes = conditions.weight_bytes};
   return std::unique_ptr<StepPricer>(std::make_unique<OperatorPricer>(
       is_usual ? machine_ : Under(conditions, machine_), *std::move(options)));
 }
@@ -132,8 +136,12 @@ std::vector<int> OperatorSource::CommBudgets() const {
   constexpr int kStep = 4;  // EPS-MoE's, Table IV
   std::vector<int> budgets;
   if (!machine_.device) return budgets;
-  const int most = machine_.device->num_multiprocessors / 2;
-  for (int budget = kStep; budget <= most; budget += kStep) budgets.push_back(budget);
+  // From what the links need downwards: more of them move nothing faster.
+  const double needed = std::min(cost::LinkOfHost(machine_) / cost::kBytesPerMultiprocessor,
+                                 machine_.device->num_multiprocessors / 2.0 - (kStep - 1));
+  for (int steps = static_cast<int>(std::ceil(needed / kStep)); steps > 0; --steps) {
+    budgets.push_back(steps * kStep);
+  }
   return budgets;
 }
 

@@ -7,6 +7,14 @@ int FewestTogether(const Workload& workload) {
   return is_found ? 1 : workload.batch;
 }
 
+double WeightBytesOf(const PlanQuestion& question, const RankSetup& setup) {
+  if (!question.one_host || !question.memory_of) return 0;
+  const plan::Plan usual{.layout = plan::DefaultLayout(setup.num_ranks)};
+  const Result<RankMemory> memory = question.memory_of(setup, usual, /*batch=*/1);
+  if (!memory) return 0;
+  return static_cast<double>(memory->weights_bytes) * setup.num_ranks;
+}
+
 bool IsOff(const PlanQuestion& question, std::string_view pass) {
   return std::ranges::find(question.passes_off, pass) != question.passes_off.end();
 }
@@ -28,6 +36,7 @@ PlanQuestion WithWorkload(const PlanQuestion& question, const Workload& workload
           .num_ranks = question.num_ranks,
           .step_tokens = question.step_tokens,
           .formats = question.formats,
+          .int8_kv = question.int8_kv,
           .expand_from_tokens = question.expand_from_tokens,
           .one_host = question.one_host,
           .allowed = question.allowed,

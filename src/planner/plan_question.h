@@ -82,6 +82,7 @@ struct PlanQuestion {
   // Formats of weights that may be used, the most precise first. The first in which a plan that may
   // be chosen fits memory is taken, or with `allowed.weights` the one that is fastest.
   std::vector<std::string> formats = {"bf16"};
+  bool int8_kv = false;                                  // as RankSetup's, of all plans
   int expand_from_tokens = strategy::kExpandFromTokens;  // as AttentionRole's
   bool one_host = true;                                  // all ranks share one
   Allowed allowed = {};
@@ -120,6 +121,10 @@ struct PlanQuestion {
 // arrive, and of goodput, which takes fewer than the batch where so many keep no limits or have no
 // room, one: how many run together is found with the figures.
 int FewestTogether(const Workload& workload);
+
+// Of the weights of all ranks together, whatever the plan, where these share a host and with it its
+// last-level cache; 0: they do not, or it is not known.
+double WeightBytesOf(const PlanQuestion& question, const RankSetup& setup);
 
 // Whether it is a pass of the search that was switched off.
 bool IsOff(const PlanQuestion& question, std::string_view pass);

@@ -211,7 +211,13 @@ bool PlanSearch::CheckMemory(Candidate& candidate) {
 Result<const StepPricer*> PlanSearch::FindPricer(const RankSetup& setup, const plan::Plan& plan,
                                                  const Conditions& conditions) {
   const PricedAs priced_as = {setup, plan.comm_budget};
-  const auto make = [&] { return question_.source.PricerOf(setup, conditions, plan.comm_budget); };
+  const auto make = [&] {
+    const auto [found, is_new] = weight_bytes_.try_emplace(setup, 0);
+    if (is_new) found->second = WeightBytesOf(question_, setup);
+    Conditions with_weights = conditions;
+    with_weights.weight_bytes = found->second;
+    return question_.source.PricerOf(setup, with_weights, plan.comm_budget);
+  };
   if (conditions == Conditions{}) {
     const auto found = pricers_.find(priced_as);
     if (found != pricers_.end()) return found->second.get();

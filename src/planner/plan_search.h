@@ -126,6 +126,7 @@ class PlanSearch {
   std::vector<Candidate> candidates_;
   using PricedAs = std::pair<RankSetup, int>;                // and the plan's comm_budget
   std::map<PricedAs, std::unique_ptr<StepPricer>> pricers_;  // under usual conditions
+  std::map<RankSetup, double> weight_bytes_;                 // of all ranks, where it was asked
   std::unique_ptr<StepPricer> last_pricer_;                  // under others
   std::pair<PricedAs, Conditions> last_pricer_of_;
   int num_simulated_ = 0;

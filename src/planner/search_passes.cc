@@ -47,11 +47,14 @@ void AddSetups(PlanSearch& search) {
                int64_t{1} * ranks * count > question.constraints.num_cores.value_or(kAnyCores);
       });
       const plan::Plan plan = UsualPlan(question, ranks);
-      for (const int count : threads) search.Add({.setup = {ranks, count, format}, .plan = plan});
+      const bool int8_kv = question.int8_kv;
+      for (const int count : threads) {
+        search.Add({.setup = {ranks, count, format, int8_kv}, .plan = plan});
+      }
       if (!threads.empty()) continue;
       if (question.constraints.num_cores && ranks < question.num_ranks) continue;  // not asked for
-      search.Add(
-          {.setup = {ranks, question.constraints.num_threads.value_or(0), format}, .plan = plan});
+      search.Add({.setup = {ranks, question.constraints.num_threads.value_or(0), format, int8_kv},
+                  .plan = plan});
       search.Reject(search.candidates().back(),
                     question.source.WhyUnknown(ranks, question.constraints.num_threads, format));
     }

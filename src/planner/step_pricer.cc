@@ -147,6 +147,20 @@ Result<std::unique_ptr<StepPricer>> MeasuredSource::PricerOf(const RankSetup& se
                     HowToMeasure(setup.num_ranks, setup.num_threads, setup.weights, file_))};
   }
   cost::StepCosts changed = *costs;
+  if (conditions.weight_bytes > 0 && conditions.weight_bytes <= changed.cached_weight_bytes) {
+    changed.SwapCachedTasks();
+  }
+  // After the weights: attention is then that over its cache, with weights from memory.
+  if (setup.int8_kv) {
+    if (!changed.int8_attention) {
+      return Error{
+          fmt::format("the profile has no costs of attention with an int8 KV cache on {} with "
+                      "weights in {}: {}",
+                      RanksOfThreads(setup.num_ranks, setup.num_threads), setup.weights,
+                      HowToMeasure(setup.num_ranks, setup.num_threads, setup.weights, file_))};
+    }
+    changed.SwapCaches();
+  }
   SlowLink(conditions.link, changed.exchange);
   if (conditions.alike_ranks) changed.rank_states.clear();
   cost::DiskCost disk = cost::DiskOf(profile_.machine);

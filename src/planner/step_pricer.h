@@ -28,16 +28,19 @@ namespace convene::planner {
 inline constexpr const char* kSampleGreedily = "sample greedily";
 
 // How slow a machine is beside what is known of it: 2 takes twice the time. For asking what would
-// be if.
+// be if. And what a model makes of its caches.
 struct Conditions {
   cost::MachineState machine = {};  // memory and cores
   double link = 1;                  // the time that bytes take, not what an exchange takes at least
   double disk = 1;
   bool alike_ranks = false;  // whatever is known of each (PricerSource::RankStatesOf)
+  // Of the weights of all ranks together, which a cache may hold from step to step; 0: not known.
+  double weight_bytes = 0;
 
   bool operator==(const Conditions& other) const {
     return machine.memory == other.machine.memory && machine.compute == other.machine.compute &&
-           link == other.link && disk == other.disk && alike_ranks == other.alike_ranks;
+           link == other.link && disk == other.disk && alike_ranks == other.alike_ranks &&
+           weight_bytes == other.weight_bytes;
   }
 };
 
@@ -46,6 +49,8 @@ struct RankSetup {
   int num_ranks = 1;
   int num_threads = 1;
   std::string weights;  // kernels::Name of the format
+  // Keys and values are cached in int8; otherwise in what goes with the weights: bf16, or float32.
+  bool int8_kv = false;
 
   auto operator<=>(const RankSetup&) const = default;
 };
@@ -100,8 +105,8 @@ class PricerSource {
   virtual Result<std::unique_ptr<StepPricer>> PricerOf(const RankSetup& setup,
                                                        const Conditions& conditions,
                                                        int comm_budget) const = 0;
-  // Multiprocessors of a rank that experts could leave to exchanges, rising; none: what that costs
-  // and gains is not known.
+  // Multiprocessors of a rank that experts could leave to exchanges, from as many as these need
+  // downwards; none: what that costs and gains is not known.
   virtual std::vector<int> CommBudgets() const { return {}; }
   // Of a setup of which ThreadsOf gives nothing, or not so many threads: that, and what to do.
   virtual std::string WhyUnknown(int num_ranks, std::optional<int> num_threads,

@@ -80,5 +80,48 @@ TEST(StepPricer, WhatIsMissingIsMeasuredWithTheThreadsAndIntoTheFileThatWereAske
       "--out one.json");
 }
 
+TEST(StepPricer, AnInt8CacheHasThePricesOfItsOwnAttention) {
+  Asked asked(1e9, {1});
+  const RankSetup int8 = {.num_ranks = 1, .num_threads = 1, .weights = "bf16", .int8_kv = true};
+  const auto missing = asked.source.PricerOf(int8, {}, 0);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().message,
+            "the profile has no costs of attention with an int8 KV cache on 1 rank of 1 thread "
+            "with weights in bf16: measure them with: convene measure --steps bf16 --threads 1");
+  // Of a search, too: it takes no other attention for it.
+  asked.question.int8_kv = true;
+  EXPECT_NE(ErrorOf(asked).find("attention with an int8 KV cache"), std::string::npos)
+      << ErrorOf(asked);
+  cost::StepCosts& costs = asked.profile.steps.front();
+  costs.int8_attention = costs.CostOf(schedule::TaskKind::kAttention);
+  costs.int8_attention->once += 1e-3;
+  PlanSearch search(asked.question);
+  const auto of_int8 = search.FiguresOf(int8, {}, asked.workload);
+  ASSERT_TRUE(of_int8) << of_int8.error().message;
+  const PlanFigures usual = FiguresOf(asked);
+  EXPECT_NEAR(of_int8->time_per_token - usual.time_per_token, 24e-3, 1e-3);  // of 24 layers
+  const Result<PlanAnswer> answer = SearchPlan(asked.question);
+  ASSERT_TRUE(answer) << answer.error().message;
+  EXPECT_TRUE(answer->candidates[answer->chosen].setup.int8_kv);
+  EXPECT_EQ(Describe(answer->candidates[answer->chosen]), "1 rank x 1 thread, bf16, int8 KV cache");
+}
+
+TEST(StepPricer, WeightsThatStayInACacheArePricedAsReadFromThere) {
+  Asked asked(1e9, {1});
+  const PlanFigures usual = FiguresOf(asked);
+  cost::StepCosts& costs = asked.profile.steps.front();
+  const auto experts = static_cast<size_t>(schedule::TaskKind::kExperts);
+  costs.cached_tasks[experts] = costs.tasks[experts];
+  for (double& value : costs.cached_tasks[experts]->per_weight_byte.value) value /= 4;
+  const auto weights =
+      asked.question.memory_of({.num_ranks = 1, .weights = "bf16"}, {}, 1)->weights_bytes;
+  costs.cached_weight_bytes = static_cast<double>(weights) - 1;
+  EXPECT_EQ(FiguresOf(asked).time_per_token, usual.time_per_token) << "they have no room";
+  costs.cached_weight_bytes = static_cast<double>(weights);
+  EXPECT_LT(FiguresOf(asked).time_per_token, usual.time_per_token);
+  asked.question.one_host = false;  // whose caches hold less each
+  EXPECT_EQ(FiguresOf(asked).time_per_token, usual.time_per_token);
+}
+
 }  // namespace
 }  // namespace convene::planner

@@ -40,6 +40,7 @@ struct ServedModel {
   bool watches_steps = false;  // Server::SeeStep is called after each
   std::string weights = {};    // their format, and the threads of a rank: whose steps they are
   int num_threads = 0;
+  bool int8_kv = false;                                      // keys and values are cached in int8
   std::function<Status(const engine::Request&)> check = {};  // as engine::Engine::Check
   std::unique_ptr<openai::AnswerForms> forms = nullptr;      // of the template and the tokenizer
 };

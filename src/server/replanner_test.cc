@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <thread>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/eventually_test.h"
 
 namespace convene::server {
 namespace {
@@ -45,11 +49,9 @@ class ReplannerTest : public testing::Test {
     replanner_.AddStep(16, EpochCounts::kFewestChoices, EpochCounts::kFewestChoices);
   }
   std::optional<NewPlan> WaitForNew() {
-    for (int i = 0; i < 2000; ++i) {
-      if (auto found = replanner_.TakeNew()) return found;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return std::nullopt;
+    std::optional<NewPlan> found;
+    Eventually([&] { return (found = replanner_.TakeNew()).has_value(); });
+    return found;
   }
 
   std::atomic<int> num_asked_ = 0;
@@ -91,12 +93,15 @@ TEST_F(ReplannerTest, AsksOnceWhereRequestsHaveBecomeOthers) {
 TEST_F(ReplannerTest, NoBetterPlanLeavesThePlanAndTheNextQuestion) {
   ASSERT_TRUE(replanner_.Start().ok());
   Feed(5000, 10);
-  while (num_asked_ < 1) std::this_thread::yield();
+  ASSERT_TRUE(Eventually([&] { return num_asked_ == 1; }));
   // Until the answer is in, an epoch may be passed over.
-  for (int i = 0; i < 2000 && num_asked_ < 2; ++i) {
-    Feed(i % 2 == 0 ? 100 : 300, 10);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  int64_t prompt_tokens = 100;
+  EXPECT_TRUE(Eventually([&] {
+    if (num_asked_ == 2) return true;
+    Feed(prompt_tokens, 10);
+    prompt_tokens = 400 - prompt_tokens;  // 100 and 300 in turn
+    return false;
+  }));
   EXPECT_EQ(num_asked_, 2);
   EXPECT_TRUE(WaitForNew());
   EXPECT_EQ(num_stays_, 1);

@@ -129,7 +129,7 @@ Status Server::Impl::Serve(engine::Engine& engine, ServedModel model) {
   model_.emplace(std::move(model));
   model_->created = static_cast<int64_t>(std::time(nullptr));
   if (model_->watches_steps) {
-    const Status started = watcher_.Start(model_->weights, model_->num_threads);
+    const Status started = watcher_.Start(model_->weights, model_->num_threads, model_->int8_kv);
     if (!started) return started;
   }
   http_->Post([this] { OnLoaded(); });

@@ -119,8 +119,8 @@ drawing::TracedStep Drawable(const drawing::TracedStep& step) {
 
 }  // namespace
 
-Status StepWatcher::Start(std::string weights, int num_threads) {
-  watch_.SetRun(std::move(weights), num_threads, "");
+Status StepWatcher::Start(std::string weights, int num_threads, bool int8_kv) {
+  watch_.SetRun(std::move(weights), num_threads, "", int8_kv);
   watch_.PreferKeptCosts();
   Result<std::jthread> thread = StartThread("the thread that predicts steps", [this] { Run(); });
   if (!thread) return thread.error();

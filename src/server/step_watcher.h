@@ -35,7 +35,7 @@ class StepWatcher {
   StepWatcher& operator=(const StepWatcher&) = delete;
 
   // Whose steps they are, as evaluate::StepWatch has it, and the thread that predicts them.
-  Status Start(std::string weights, int num_threads);
+  Status Start(std::string weights, int num_threads, bool int8_kv);
   void Stop();
 
   // On the engine's thread, before a step: whether it is to be recorded, so that See will get it.

@@ -5,15 +5,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/enumerators_test.h"
 #include "weights/load_weights.h"
 
 namespace convene::weights {
 namespace {
 
 constexpr auto kNuma = hardware::NumaPolicy::kAuto;
-constexpr kernels::WeightFormat kFormats[] = {
-    kernels::WeightFormat::kF32, kernels::WeightFormat::kBf16, kernels::WeightFormat::kInt8,
-    kernels::WeightFormat::kInt4};
 
 checkpoint::Checkpoint Fixture(const std::string& name) {
   Result<checkpoint::Checkpoint> checkpoint =
@@ -37,7 +35,7 @@ TEST(MatrixEdit, ThatChangesNothingGivesTheSameBytes) {
   memory::Ledger ledger;
   for (const char* name : {"dbrx_plain", "qwen2_many", "olmoe_plain"}) {  // transposed, shared
     const checkpoint::Checkpoint checkpoint = Fixture(name);
-    for (const kernels::WeightFormat format : kFormats) {
+    for (const kernels::WeightFormat format : kEvery<kernels::WeightFormat>) {
       const Result<ModelWeights> plain =
           LoadWeights(checkpoint, {.matrices = format}, {}, kNuma, pool, ledger, {});
       const Result<ModelWeights> edited =

@@ -113,6 +113,7 @@ Status PackedFile::Finish(ModelWeights& weights, const Share& parts, std::vector
     if (Status written = file_.WriteAt(offset, bytes); !written) return written;
     offset += bytes.size();
   }
+  if (Status flushed = file_.Flush(); !flushed) return flushed;
   return file_.Finish();
 }
 

@@ -46,7 +46,9 @@ class PackedFile {
                        hardware::ThreadPool& pool, std::vector<uint64_t>* digests);
   // Waits until what was written is on the disk, and lets go of it in the page cache.
   Status Flush() { return file_.Flush(); }
-  // What is left: norms and biases, and the checksums; `digests` are those of all matrices.
+  // What is left: norms and biases, and the checksums; `digests` are those of all matrices. Then
+  // nothing of the file is in the page cache, where it would be in small pages: whoever maps it
+  // next may have huge ones.
   Status Finish(ModelWeights& weights, const Share& parts, std::vector<uint64_t> digests,
                 hardware::ThreadPool& pool);
 

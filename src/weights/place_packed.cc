@@ -1,6 +1,7 @@
 #include "weights/place_packed.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -31,6 +33,8 @@ constexpr uint64_t kRequestBytes = uint64_t{4} << 20;
 constexpr uint64_t kReadBatchBytes = uint64_t{256} << 20;
 // Huge pages that are tried before a whole file is read in such.
 constexpr size_t kNumSamples = 16;
+// Of these, what is dropped from the page cache and read again to see whether that would help.
+constexpr size_t kNumDroppedSamples = 2;
 
 // If 3 % of the bytes were read at half the rate, decode would be slower by 3 %; less is in the
 // noise of any measurement of it.
@@ -56,6 +60,19 @@ std::vector<Bytes> Requests(std::span<const Bytes> runs) {
     }
   }
   return requests;
+}
+
+// What of the runs can lie in huge pages: all but what is in the last one of the file, which it
+// does not fill.
+uint64_t BytesInWholePages(const checkpoint::MappedFile& file, std::span<const Bytes> runs) {
+  const auto end = reinterpret_cast<uintptr_t>(file.bytes().data() + file.bytes().size()) /
+                   kHugePageBytes * kHugePageBytes;
+  uint64_t size_bytes = 0;
+  for (const Bytes& run : runs) {
+    const auto begin = reinterpret_cast<uintptr_t>(run.data());
+    if (begin < end) size_bytes += std::min<uint64_t>(run.size(), end - begin);
+  }
+  return size_bytes;
 }
 
 // Huge pages that lie within the runs, evenly spread over them; at most kNumSamples.
@@ -183,6 +200,62 @@ Status ReadRuns(const checkpoint::MappedFile& file, const checkpoint::FileReader
   });
 }
 
+struct SampledPages {
+  bool are_huge = false;
+  bool are_collapsed = false;  // they were moved into huge pages, as all others are to be
+};
+
+// Reads huge pages of the file, as the system maps them by itself or, where it does not, when it is
+// asked to move them.
+Result<SampledPages> ReadSamples(const checkpoint::MappedFile& file, std::span<const Bytes> samples,
+                                 const CountHugePages& count) {
+  const uint64_t before_bytes = count(file.bytes());
+  const auto are_huge = [&] { return count(file.bytes()) >= before_bytes + SizeOf(samples); };
+  for (const Bytes& sample : samples) {
+    if (const Status read = file.Populate(sample); !read) return read.error();
+  }
+  if (are_huge()) return SampledPages{.are_huge = true};
+  const bool is_done = std::ranges::all_of(samples, checkpoint::CollapseToHugePages);
+  return SampledPages{.are_huge = is_done && are_huge(), .are_collapsed = is_done};
+}
+
+// All of the file that is in the huge pages in which the part is.
+Bytes WholePages(const checkpoint::MappedFile& file, const Bytes& part) {
+  const Bytes all = file.bytes();
+  const auto past_begin = static_cast<uint64_t>(part.data() - all.data());
+  const uint64_t past_page = reinterpret_cast<uintptr_t>(part.data()) % kHugePageBytes;
+  const uint64_t past_end = reinterpret_cast<uintptr_t>(part.data() + part.size()) % kHugePageBytes;
+  const uint64_t begin = past_begin - std::min(past_begin, past_page);
+  const uint64_t end = past_begin + part.size() + (past_end == 0 ? 0 : kHugePageBytes - past_end);
+  return all.subspan(begin, std::min<uint64_t>(end, all.size()) - begin);
+}
+
+// From this process, and from the page cache, in whole huge pages: a small one of what lies beside
+// the parts would keep them from being read in a huge one. False: some of it is still there, as far
+// as the kernel tells.
+bool DropFromPageCache(const checkpoint::MappedFile& file, std::span<const Bytes> parts) {
+  const Result<checkpoint::FileReader> reader = checkpoint::FileReader::Open(file);
+  bool is_gone = reader.ok();
+  for (const Bytes& each : parts) {
+    const Bytes part = WholePages(file, each);
+    checkpoint::DontNeed(part);
+    if (!reader) continue;
+    reader->DropCached(static_cast<uint64_t>(part.data() - file.bytes().data()), part.size());
+    is_gone &= checkpoint::CachedBytes(part) == 0;
+  }
+  return is_gone;
+}
+
+// Why small pages of the file stay in memory. Of a file that one may not write to the kernel does
+// not tell what is in memory, and so not whether they do.
+std::string WhyKept(const checkpoint::MappedFile& file) {
+  constexpr const char* kKept =
+      "the system has this file in memory in small pages and does not let go of them";
+  if (access(file.path().c_str(), W_OK) == 0) return kKept;
+  return fmt::format("the system does not map this file in huge pages, or {}",
+                     std::string_view(kKept).substr(std::string_view("the system ").size()));
+}
+
 }  // namespace
 
 std::string PackedPlacement::Describe() const {
@@ -214,33 +287,44 @@ std::vector<Bytes> MappedRuns(const ModelWeights& weights) {
   return runs;
 }
 
-Result<uint64_t> PopulateInHugePages(const checkpoint::MappedFile& file,
-                                     std::span<const Bytes> runs, hardware::ThreadPool& pool,
-                                     const LoadProgress& progress) {
+Result<PopulatedPages> PopulateInHugePages(const checkpoint::MappedFile& file,
+                                           std::span<const Bytes> runs, hardware::ThreadPool& pool,
+                                           const LoadProgress& progress,
+                                           const CountHugePages& count) {
   checkpoint::AskForHugePages(file.bytes());
   // What was touched before in small pages is mapped anew.
   for (const Bytes& run : runs) checkpoint::DontNeed(run);
-  const uint64_t before_bytes = hardware::HugePageBytes(file.bytes());
   const std::vector<Bytes> samples = Samples(runs);
-  const uint64_t wanted_bytes = before_bytes + SizeOf(samples);
-  for (const Bytes& sample : samples) {
-    if (const Status read = file.Populate(sample); !read) return read.error();
+  if (samples.empty()) return PopulatedPages{.huge_bytes = count(file.bytes())};
+  bool is_kept = false;
+  for (const bool drops : {false, true}) {
+    const std::span<const Bytes> tried = std::span(samples).first(
+        drops ? std::min(samples.size(), kNumDroppedSamples) : samples.size());
+    if (drops) is_kept = !DropFromPageCache(file, tried);
+    const Result<SampledPages> sampled = ReadSamples(file, tried, count);
+    if (!sampled) return sampled.error();
+    if (!sampled->are_huge) continue;
+    if (drops) DropFromPageCache(file, runs);
+    const std::vector<Bytes> requests = Requests(runs);
+    const Status read = ReadAll(requests, pool, progress, [&](size_t index, int) -> Status {
+      if (Status populated = file.Populate(requests[index]); !populated) return populated;
+      if (sampled->are_collapsed) checkpoint::CollapseToHugePages(requests[index]);
+      return {};
+    });
+    if (!read) return read.error();
+    const uint64_t huge_bytes = count(file.bytes());
+    if (IsEnough(huge_bytes, SizeOf(runs))) return PopulatedPages{.huge_bytes = huge_bytes};
+    if (IsEnough(huge_bytes, BytesInWholePages(file, runs))) {
+      return PopulatedPages{.huge_bytes = huge_bytes,
+                            .why_small =
+                                "the file ends within a huge page, and so much of them "
+                                "lies there that a copy is better"};
+    }
+    is_kept = true;  // of what was not among the samples
   }
-  bool collapse = false;
-  uint64_t huge_bytes = hardware::HugePageBytes(file.bytes());
-  if (huge_bytes < wanted_bytes) {
-    collapse = std::ranges::all_of(samples, checkpoint::CollapseToHugePages);
-    huge_bytes = hardware::HugePageBytes(file.bytes());
-  }
-  if (samples.empty() || huge_bytes < wanted_bytes) return huge_bytes;
-  const std::vector<Bytes> requests = Requests(runs);
-  const Status read = ReadAll(requests, pool, progress, [&](size_t index, int) -> Status {
-    if (Status populated = file.Populate(requests[index]); !populated) return populated;
-    if (collapse) checkpoint::CollapseToHugePages(requests[index]);
-    return {};
-  });
-  if (!read) return read.error();
-  return hardware::HugePageBytes(file.bytes());
+  return PopulatedPages{
+      .huge_bytes = count(file.bytes()),
+      .why_small = is_kept ? WhyKept(file) : "the system does not map this file in huge pages"};
 }
 
 Status CopyToMemory(ModelWeights& mapped, hardware::NumaPolicy numa, hardware::ThreadPool& pool,
@@ -273,7 +357,7 @@ Status CopyToMemory(ModelWeights& mapped, hardware::NumaPolicy numa, hardware::T
 
 Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa,
                                   hardware::ThreadPool& pool, memory::Ledger& ledger,
-                                  const LoadProgress& progress) {
+                                  const LoadProgress& progress, const CountHugePages& count) {
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Bytes> runs = MappedRuns(mapped);
   PackedPlacement placement;
@@ -297,12 +381,13 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
     placement.huge_bytes = std::min(hardware::HugePageBytes(mapped.bytes), placement.size_bytes);
     return placed(std::move(mapped));
   }
-  const Result<uint64_t> huge_bytes = PopulateInHugePages(*mapped.mapped, runs, pool, progress);
-  if (!huge_bytes) return huge_bytes.error();
+  const Result<PopulatedPages> populated =
+      PopulateInHugePages(*mapped.mapped, runs, pool, progress, count);
+  if (!populated) return populated.error();
   if (const Status unchanged = mapped.mapped->CheckUnchanged(); !unchanged) {
     return unchanged.error();
   }
-  placement.huge_bytes = std::min(*huge_bytes, placement.size_bytes);
+  placement.huge_bytes = std::min(populated->huge_bytes, placement.size_bytes);
   if (IsEnough(placement.huge_bytes, placement.size_bytes)) return placed(std::move(mapped));
   if (placement.size_bytes < kHugePageBytes) {
     placement.reason = "they are smaller than a huge page";
@@ -315,17 +400,15 @@ Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa
   if (!copied && copied.error().kind != ErrorKind::kResourceExhausted) return copied.error();
   if (copied) {
     placement.is_copied = true;
-    placement.reason = "the system does not map this file in huge pages";
+    placement.reason = populated->why_small;
     placement.huge_bytes = std::min(hardware::HugePageBytes(mapped.bytes), placement.size_bytes);
     return placed(std::move(mapped));
   }
   Result<memory::Reservation> again = ledger.Reserve(memory::Use::kWeights, reserved_bytes);
   if (!again) return again.error();
   mapped.storage = *std::move(again);
-  placement.reason =
-      "the system does not map this file in huge pages, and a copy of them in huge pages cannot be "
-      "had: " +
-      copied.error().message;
+  placement.reason = fmt::format("{}, and a copy of them in huge pages cannot be had: {}",
+                                 populated->why_small, copied.error().message);
   for (const Bytes& run : runs) checkpoint::WillNeed(run);
   return placed(std::move(mapped));
 }

@@ -9,12 +9,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "checkpoint/mapped_file.h"
+#include "hardware/huge_pages.h"
 #include "hardware/numa.h"
 #include "hardware/thread_pool.h"
 #include "memory/ledger.h"
@@ -40,6 +42,9 @@ struct PlacedWeights {
   PackedPlacement placement;
 };
 
+// How many of these mapped bytes lie in huge pages (hardware::HugePageBytes, or a test's).
+using CountHugePages = std::function<uint64_t(std::span<const std::byte> bytes)>;
+
 // Takes the weights that MapWeights gave. Reads all of them into memory with the threads of `pool`.
 // They stay mapped if the system then has them in huge pages, if they are smaller than one, or if
 // there is no memory for a copy; otherwise they are copied, and the file is no longer mapped.
@@ -50,19 +55,28 @@ struct PlacedWeights {
 // policy; there is no memory for a copy that must be.
 Result<PlacedWeights> PlacePacked(ModelWeights mapped, hardware::NumaPolicy numa,
                                   hardware::ThreadPool& pool, memory::Ledger& ledger,
-                                  const LoadProgress& progress);
+                                  const LoadProgress& progress,
+                                  const CountHugePages& count = hardware::HugePageBytes);
 
 // Its steps.
 
 // The parts of the mapped file that hold the matrices of `weights`, in the order of the file.
 std::vector<std::span<const std::byte>> MappedRuns(const ModelWeights& weights);
 
-// Reads the runs into memory, in huge pages where the system has such for this file. Returns the
-// bytes of the file that are mapped in huge pages. Where a sample shows that these would be few,
-// the rest is not read. Errors: the file was cut, or its disk fails.
-Result<uint64_t> PopulateInHugePages(const checkpoint::MappedFile& file,
-                                     std::span<const std::span<const std::byte>> runs,
-                                     hardware::ThreadPool& pool, const LoadProgress& progress);
+struct PopulatedPages {
+  uint64_t huge_bytes = 0;     // of the file that are mapped in huge pages
+  std::string why_small = {};  // where these are few: what the system does; otherwise empty
+};
+
+// Reads the runs into memory, in huge pages where the system has such for this file. What it has in
+// memory already in small pages (the file was just written or copied, or read by something else) it
+// would map in these: that is dropped from the page cache and read again, once a sample has shown
+// that this helps. Where samples show that huge pages would be few, the rest is not read.
+// Errors: the file was cut, or its disk fails.
+Result<PopulatedPages> PopulateInHugePages(const checkpoint::MappedFile& file,
+                                           std::span<const std::span<const std::byte>> runs,
+                                           hardware::ThreadPool& pool, const LoadProgress& progress,
+                                           const CountHugePages& count = hardware::HugePageBytes);
 
 // Reads mapped weights into memory that is allocated in `ledger`, and lets go of the file.
 // `mapped` has no reservation (storage), and is left as it is on errors: there is no memory

@@ -1,5 +1,6 @@
 #include "weights/place_packed.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +12,11 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "base/cached_share_test.h"
 #include "hardware/huge_buffer.h"
+#include "hardware/huge_pages.h"
 #include "hardware/memory_status.h"
 #include "weights/load_weights.h"
 #include "weights/named_weights.h"
@@ -24,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using hardware::NumaPolicy;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 const std::string kGoldenToPlace = CONVENE_SOURCE_DIR "/tests/golden/models/";
@@ -207,6 +212,131 @@ TEST_F(PlacePackedTest, PlacedWeightsAreTheSameAndReservedOnce) {
     fs::remove_all(directory_);
     directory_ = before;
   }
+}
+
+// Whatever this system does: as on one that maps all of a file in huge pages, and as on one that
+// maps nothing so.
+TEST_F(PlacePackedTest, WhatTheSystemMapsInHugePagesStaysMappedAndNothingElse) {
+  Write(kDemo, kernels::WeightFormat::kInt8);
+  const ModelWeights expected = Map();
+  int counts = 0;
+  const auto all = [&](std::span<const std::byte> bytes) -> uint64_t {
+    return counts++ == 0 ? 0 : bytes.size();  // before anything is read there are none
+  };
+  uint64_t read_bytes = 0;
+  const auto mapped = PlacePacked(
+      Map(), NumaPolicy::kAuto, pool_, ledger_,
+      [&](uint64_t done_bytes, uint64_t) { read_bytes = done_bytes; }, all);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_FALSE(mapped->placement.is_copied);
+  EXPECT_TRUE(mapped->weights.mapped);
+  EXPECT_EQ(mapped->placement.huge_bytes, mapped->placement.size_bytes);
+  EXPECT_EQ(mapped->placement.reason, "");
+  EXPECT_GE(read_bytes, mapped->placement.size_bytes) << "not all of it was read into memory";
+  ExpectSameMatrices(mapped->weights, expected);
+
+  const auto none = [](std::span<const std::byte>) -> uint64_t { return 0; };
+  const auto copied = PlacePacked(Map(), NumaPolicy::kAuto, pool_, ledger_, {}, none);
+  ASSERT_TRUE(copied) << copied.error().message;
+  EXPECT_TRUE(copied->placement.is_copied);
+  EXPECT_FALSE(copied->weights.mapped);
+  EXPECT_THAT(copied->placement.reason, AnyOf(HasSubstr("does not map this file in huge pages"),
+                                              HasSubstr("does not let go")));
+  ExpectSameMatrices(copied->weights, expected);
+}
+
+// What a system does of itself with a file, for tests of those that do.
+class SystemMapsHugePages : public PlacePackedTest {
+ protected:
+  // Of a file that was not in memory, or on request of one that is. Of a file system in memory
+  // nothing else than the latter can be tried.
+  bool CanMap(const fs::path& directory, bool on_request) const {
+    const fs::path path = directory / "probe";
+    std::ofstream(path) << std::string(3 * hardware::kHugePageBytes, 'x');
+    if (!on_request && !DropFromCache(path)) return false;
+    const auto file = checkpoint::MappedFile::Open(path.string());
+    CHECK(file.ok(), "{}", file.error().message);
+    checkpoint::AskForHugePages(file->bytes());
+    CHECK(file->Populate(file->bytes()).ok());
+    const auto past = reinterpret_cast<uintptr_t>(file->bytes().data()) % hardware::kHugePageBytes;
+    const size_t first = past == 0 ? 0 : hardware::kHugePageBytes - past;
+    if (on_request) {
+      checkpoint::CollapseToHugePages(file->bytes().subspan(first, hardware::kHugePageBytes));
+    }
+    return hardware::HugePageBytes(file->bytes()) >= hardware::kHugePageBytes;
+  }
+
+  // All of it but what is in the last huge page of the file, which the file does not fill.
+  void ExpectInHugePages(const checkpoint::MappedFile& file, const PopulatedPages& populated) {
+    EXPECT_GT(populated.huge_bytes + hardware::kHugePageBytes, file.bytes().size());
+    EXPECT_THAT(populated.why_small, AnyOf("", HasSubstr("ends within a huge page")));
+  }
+
+  PopulatedPages Populate(const ModelWeights& weights) {
+    const auto populated = PopulateInHugePages(*weights.mapped, MappedRuns(weights), pool_, {});
+    CHECK(populated.ok(), "{}", populated.error().message);
+    return *populated;
+  }
+
+  // Into the page cache, in pages of 4 KiB.
+  void ReadInSmallPages() const {
+    const int descriptor = open(file().c_str(), O_RDONLY);
+    posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);  // no more than is asked for
+    std::vector<char> page(4096);
+    off_t at = 0;
+    while (pread(descriptor, page.data(), page.size(), at) > 0) at += 4096;
+    close(descriptor);
+  }
+};
+
+TEST_F(SystemMapsHugePages, OfAFileThatWasJustPacked) {
+  if (!CanMap(directory_, /*on_request=*/false)) GTEST_SKIP() << "not of files in " << directory_;
+  Write(kDemo, kernels::WeightFormat::kF32);
+  EXPECT_EQ(CachedShare(file()), 0) << "packing left pages, whose sizes it does not choose";
+  const ModelWeights weights = Map();
+  ExpectInHugePages(*weights.mapped, Populate(weights));
+}
+
+TEST_F(SystemMapsHugePages, OfAFileThatSomethingHasReadInSmallOnes) {
+  if (!CanMap(directory_, /*on_request=*/false)) GTEST_SKIP() << "not of files in " << directory_;
+  Write(kDemo, kernels::WeightFormat::kF32);
+  ReadInSmallPages();
+  {
+    const ModelWeights weights = Map();
+    ASSERT_TRUE(weights.mapped->Populate(weights.mapped->bytes()));
+    ASSERT_EQ(hardware::HugePageBytes(weights.mapped->bytes()), 0u);
+  }
+  const ModelWeights weights = Map();
+  ExpectInHugePages(*weights.mapped, Populate(weights));
+}
+
+TEST_F(SystemMapsHugePages, ButNotWhereAnotherProcessHasSmallOnesMapped) {
+  if (!CanMap(directory_, /*on_request=*/false)) GTEST_SKIP() << "not of files in " << directory_;
+  Write(kDemo, kernels::WeightFormat::kF32);
+  ReadInSmallPages();
+  const ModelWeights other = Map();
+  ASSERT_TRUE(other.mapped->Populate(other.mapped->bytes()));
+  const auto placed = PlacePacked(Map(), NumaPolicy::kAuto, pool_, ledger_, {});
+  ASSERT_TRUE(placed) << placed.error().message;
+  EXPECT_TRUE(placed->placement.is_copied);
+  EXPECT_THAT(placed->placement.reason,
+              HasSubstr("has this file in memory in small pages and does not let go of them"));
+}
+
+TEST_F(SystemMapsHugePages, OfAFileInMemoryOnRequest) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  const fs::path before = directory_;
+  directory_ = fs::path("/dev/shm") / fmt::format("place_packed_{}", getpid());
+  fs::create_directories(directory_);
+  const bool can_map = CanMap(directory_, /*on_request=*/true);
+  if (can_map) {
+    Write(kDemo, kernels::WeightFormat::kF32);
+    const ModelWeights weights = Map();
+    ExpectInHugePages(*weights.mapped, Populate(weights));
+  }
+  fs::remove_all(directory_);
+  directory_ = before;
+  if (!can_map) GTEST_SKIP() << "not of files in /dev/shm";
 }
 
 TEST_F(PlacePackedTest, WhatIsSmallerThanAHugePageStaysMapped) {

@@ -118,6 +118,11 @@ refuses "int9 is no format of weights" 2 measure --steps int9 --out "$work/profi
 ranks 2 measure --steps none --seconds 0.01 --disk "$work" --out "$work/profile.json" >"$work/out" 2>"$work/err" ||
   fail "measure: $(tail -1 "$work/err")"
 [ -s "$work/profile.json" ] || fail "measure on two ranks left no profile"
+# Numbers of ways by format and rows; none where the caches are too large, or the time too short, to tell them apart.
+tr -d ' \n' <"$work/profile.json" | grep -Eq '"panel_streaming":\[([0-9]+(,[0-9]+){23})?\]' ||
+  fail "how panels are read is not in the profile: $(tr -d ' \n' <"$work/profile.json" | grep -o '"panel_streaming":[^]]*')"
+tr -d '\n' <"$work/profile.json" | grep -Eq '"cpuid": "[A-Za-z ]+ family [0-9]+ model [0-9]+ stepping [0-9]+"' ||
+  fail "the profile does not say of which kind of CPU it is"
 
 # Requests, and one rank's answers to them.
 for text in Once "The cat" A; do

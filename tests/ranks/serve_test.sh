@@ -126,7 +126,7 @@ pkill --signal TERM --oldest --parent "$job"
 wait_for_end 20 "$work/early.log"
 [ "$status" -eq 0 ] || fails "a server that loads ends with status $status" "$work/early.log"
 
-# Costs that were measured once, without their errors, and a link of 60 us and 1 GB/s, so that the search comes to the same plans on all machines:
+# Costs that were measured once, without their errors, and a link of 60 us and 1 GB/s, so that the search comes to the same plans on all machines (tests/ranks/make_costs_of_two_ranks.py makes the file):
 # 2 chunks of tokens for long prompts, but not in steps that generate, none for short ones. Requests of the second kind make the server change its
 # plan while it runs, and answers stay what they were.
 mkdir -p "$work/cache"

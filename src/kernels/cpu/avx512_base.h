@@ -1,12 +1,14 @@
-// What all instruction sets with AVX-512 F/BW/DQ/VL share, for the templates of kernels/cpu.
-// Include only from sources compiled for such a set. The tag makes each set's functions its own:
-// the linker must not hand code compiled for one set to another.
+// What instruction sets with AVX-512 F/BW/DQ/VL share, for the templates of kernels/cpu: first all
+// of them, then those without the BF16 dot product. Include only from sources compiled for such a
+// set. The tag makes each set's functions its own: the linker must not hand code compiled for one
+// set to another.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
 
+#include "kernels/cpu/spread_steps.h"
 #include "kernels/cpu/tile.h"
 #include "tensor/dtype.h"
 
@@ -14,12 +16,12 @@ namespace convene::kernels::cpu {
 
 template <class Tag>
 struct Avx512Base {
-  using Floats = __m512;                                // 16 lanes; + - * / work on it
-  using Ints = __m512i;                                 // 16 lanes of 32 bits
+  using Floats = __m512;  // 16 lanes; + - * / work on it
+  using Ints = __m512i;   // 16 lanes of 32 bits
+  template <DotKind>
   static constexpr int kRegisterTiles = kTileRows * 4;  // sums of a tile that fit the registers
   template <DotKind>
   static constexpr bool kMatrixTiles = false;
-  static constexpr bool kLoadsHalfLines = false;
   template <DotKind>
   static constexpr bool kTakesApart = false;
 
@@ -64,6 +66,34 @@ struct Avx512Base {
   // Written out: to g++ 12 a function of nothing but prefetches has no effect, and calls of it go.
   static void Prefetch(const std::byte* line) { asm volatile("prefetcht1 (%0)" : : "r"(line)); }
   static void PrefetchNear(const std::byte* line) { asm volatile("prefetcht0 (%0)" : : "r"(line)); }
+
+  // One step of a GEMM: 4 bytes of each activation row against 64 bytes (16 packed rows) of
+  // weights.
+  template <DotKind>
+  using Weights = __m512i;
+  template <DotKind>
+  static __m512i LoadWeights(const std::byte* from) {
+    return _mm512_loadu_si512(from);
+  }
+  // Written out, since compilers make one load of two.
+  static constexpr bool kLoadsHalfLines = true;
+  static __m512i LoadHalfLines(const std::byte* from) {
+    __m512i line;
+    asm("vmovdqu64 %1, %t0\n\tvinserti64x4 $1, %2, %g0, %g0"
+        : "=&v"(line)
+        : "m"(*reinterpret_cast<const __m256i*>(from)),
+          "m"(*reinterpret_cast<const __m256i*>(from + 32)));
+    return line;
+  }
+  template <DotKind>
+  static __m512i BroadcastStep(const void* row, int64_t step) {
+    return _mm512_set1_epi32(static_cast<const int32_t*>(row)[step]);
+  }
+  // Of float32; which instruction multiplies bf16 and bytes is what the sets differ in.
+  template <DotKind>
+  static Floats Dot(Floats sum, __m512i a, __m512i w) {
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(w), sum);
+  }
 
   // Whole numbers.
   static Ints ZeroInts() { return _mm512_setzero_si512(); }
@@ -145,6 +175,21 @@ struct Avx512Base {
                                      _mm512_srli_epi32(bytes, 24)));
   }
 
+  // What int4_dot.h needs beside products and BeginInt4Dot.
+  struct Int4Scales {
+    Ints magnitude;
+    __mmask16 negative;  // rows whose halves are stored as 15 - q
+  };
+  static Int4Scales LoadInt4Scales(const std::byte* scales) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales));
+    const Ints signed_scale = _mm512_cvtepi8_epi32(bytes);
+    return {_mm512_abs_epi32(signed_scale), _mm512_movepi32_mask(signed_scale)};
+  }
+  static Ints LowHalves(Ints a) { return _mm512_and_si512(a, _mm512_set1_epi8(0x0f)); }
+  static Ints HighHalves(Ints a) {
+    return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(0x0f));
+  }
+
   // Sums of a tile.
   template <DotKind kKind>
   using Sums = std::conditional_t<kKind == DotKind::kInt8, Ints, Floats>;
@@ -163,6 +208,60 @@ struct Avx512Base {
 
  protected:
   static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+};
+
+// Sums of a tile beside elements that are taken apart: those of 4 rows against a whole panel, or of
+// 6 rows against half of it. All of 6 rows at once are slower, and so are 4 rows in two halves
+// (docs/results/int_gemm.md).
+inline constexpr int kTilesTakenApart = 16;
+
+// Without the BF16 dot product: bf16 as two halves, each made float, and rounded in steps.
+template <class Base>
+struct Bf16AsFloats : Base {
+  using Floats = typename Base::Floats;
+
+  // Rounds to nearest even; NaN stays NaN.
+  static __m256i Bf16Of(Floats value) {
+    const __m512i bits = _mm512_castps_si512(value);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+  }
+  static void StoreBf16(tensor::Bf16* to, Floats value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), Bf16Of(value));
+  }
+  static void StoreBf16Partial(tensor::Bf16* to, Floats value, int count) {
+    _mm256_mask_storeu_epi16(to, Base::Mask(count), Bf16Of(value));
+  }
+
+  // As in avx2/isa.h.
+  template <DotKind kKind>
+  static constexpr bool kTakesApart = kKind == DotKind::kBf16;
+  template <DotKind kKind>
+  static constexpr int kRegisterTiles =
+      kKind == DotKind::kBf16 ? kTilesTakenApart : Base::template kRegisterTiles<kKind>;
+  template <DotKind kKind>
+  static __m512i LoadPart(const std::byte* from, int part) {
+    static_assert(kKind == DotKind::kBf16);
+    const __m512i both = _mm512_loadu_si512(from);
+    return part == 0 ? _mm512_slli_epi32(both, 16)
+                     : _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+  }
+  static __m512i BroadcastPart(const void* spread, int64_t index) {
+    return _mm512_set1_epi32(static_cast<const int32_t*>(spread)[index]);
+  }
+  template <DotKind kKind>
+  static Floats DotPart(Floats sum, __m512i a, __m512i w) {
+    static_assert(kKind == DotKind::kBf16);
+    return Base::template Dot<DotKind::kF32>(sum, a, w);
+  }
+  template <DotKind kKind>
+  static void SpreadSteps(const void* row, int64_t steps, std::byte* out) {
+    SpreadStepsOfRow<kKind>(row, steps, out);
+  }
 };
 
 }  // namespace convene::kernels::cpu

@@ -65,7 +65,7 @@ inline void RunBlock(const Block& block, Prefetching& prefetching, int blocks_le
     prefetching.from += lines * 64;
     prefetching.bytes -= static_cast<size_t>(lines * 64);
   } else {
-    const int lines = PrefetchedLines<Isa>(lines_left, steps_left);
+    const int lines = PrefetchedLines<Isa, kKind>(lines_left, steps_left);
     const void* rows[kTileRows];
     for (int row = 0; row < block.num_rows; ++row) rows[row] = block.rows + row * block.row_stride;
     RunTiles<Isa, kKind>({.rows = rows,

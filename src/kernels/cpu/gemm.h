@@ -27,14 +27,21 @@ constexpr int MostStreamedRows() {
   }
 }
 
+// Steps that are fetched ahead: what blocks can be cut into.
+template <class Isa, DotKind kKind>
+constexpr int64_t AheadSteps(const PanelStreaming& streaming, int64_t step_bytes) {
+  int64_t steps_of_cut = kPrefetchSteps;
+  if constexpr (Isa::template kMatrixTiles<kKind>) steps_of_cut = Isa::kTileSteps;
+  return streaming.ahead_bytes / step_bytes / steps_of_cut * steps_of_cut;
+}
+
 // A block that is the only one streams its panel from memory: PanelStreaming::ahead_bytes ahead of
 // what is read are fetched, behind the panel's end those of the one that the thread takes next.
 template <class Isa, DotKind kKind>
 void StreamPanel(const PanelGemm& gemm, std::byte* sums) {
   const int64_t step_bytes = 4 * gemm.weights.width;
   const int64_t steps = gemm.weights.padded() / ElementsPerStep(kKind);
-  constexpr int64_t kWholeTiles = 16;  // steps of a tile of a matrix unit
-  const int64_t ahead_steps = gemm.streaming.ahead_bytes / step_bytes / kWholeTiles * kWholeTiles;
+  const int64_t ahead_steps = AheadSteps<Isa, kKind>(gemm.streaming, step_bytes);
   const int64_t last_steps = ahead_steps < steps ? ahead_steps : steps;
   const int64_t last_bytes = last_steps * step_bytes;
   Block block{.rows = gemm.rows,
@@ -126,15 +133,16 @@ void GemmNative(const PanelGemm& gemm) {
     const bool is_full = is_first && !gemm.streaming.fetches_next && gemm.num_rows > kRows;
     const int num_rows =
         is_full ? kRows : EvenShare<Isa, kKind>(gemm.num_rows - done, num_blocks - index);
-    RunBlock<Isa, kKind>({.rows = gemm.rows + done * gemm.row_stride,
-                          .row_stride = gemm.row_stride,
-                          .num_rows = num_rows,
-                          .panel = gemm.weights.data,
-                          .width = gemm.weights.width,
-                          .steps = steps,
-                          .sums = sums,
-                          .half_lines = is_first && gemm.streaming.half_lines},
-                         prefetching, num_blocks - index);
+    RunBlock<Isa, kKind>(
+        {.rows = gemm.rows + done * gemm.row_stride,
+         .row_stride = gemm.row_stride,
+         .num_rows = num_rows,
+         .panel = gemm.weights.data,
+         .width = gemm.weights.width,
+         .steps = steps,
+         .sums = sums,
+         .half_lines = is_first && !gemm.streaming.fetches_next && gemm.streaming.half_lines},
+        prefetching, num_blocks - index);
     Finish<Isa, kKind>(gemm, sums, done, num_rows);
     done += num_rows;
   }

@@ -2,6 +2,7 @@
 // is a folder with its primitives (isa.h) and one source that instantiates this.
 #pragma once
 
+#include "kernels/cpu/acting_way.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/gemm.h"
@@ -14,6 +15,7 @@ template <class Isa>
 constexpr KernelSet MakeKernels() {
   return {.name = Isa::kName,
           .gemm = Gemm<Isa>,
+          .acting = ActingWay<Isa>,
           .quantize = Quantize<Isa>,
           .normalize = Normalize<Isa>,
           .convert = Convert<Isa>,

@@ -31,15 +31,15 @@ struct Piece {
 };
 
 // Vectors of 16 columns whose sums the registers hold for so many rows, in equal parts of a panel.
-template <class Isa>
+template <class Isa, DotKind kKind>
 constexpr int PartVectors(int num_rows) {
-  const int most = Isa::kRegisterTiles / num_rows;
+  const int most = Isa::template kRegisterTiles<kKind> / num_rows;
   return most >= 4 ? 4 : most >= 2 ? 2 : 1;
 }
 
 template <class Isa, DotKind kKind, int kRows>
 [[gnu::always_inline]] inline void AddPiece(const Piece& piece) {
-  constexpr int kVectors = PartVectors<Isa>(kRows);
+  constexpr int kVectors = PartVectors<Isa, kKind>(kRows);
   constexpr int64_t kStride = 4 * kPanelRows;
   const void* rows[kRows];
 #pragma GCC unroll 8

@@ -148,6 +148,7 @@ TileFunction ChooseTile(int num_rows, int num_vectors) {
 template <class Isa, DotKind kKind>
 TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines, bool half_lines) {
   if constexpr (Isa::kLoadsHalfLines) {
+    // What is fetched more slowly is another panel, and this one is in the cache.
     if (half_lines && num_vectors == 4) {
       if (lines == 0) return ChooseTile<Isa, kKind, 0, true>(num_rows, 4);
       if (lines == 16) return ChooseTile<Isa, kKind, 16, true>(num_rows, 4);
@@ -168,11 +169,17 @@ TileFunction ChoosePrefetchingTile(int num_rows, int num_vectors, int lines, boo
   }
 }
 
-// The least of 0, 1, 2, 4, 8 and 16 with which `lines` are prefetched in `steps`, or 16.
-template <class Isa>
+// Whether registers hold the sums of kTileRows rows against a whole panel.
+template <class Isa, DotKind kKind>
+inline constexpr bool kHoldsWholePanel =
+    Isa::template kRegisterTiles<kKind> >= kTileRows * 4 && !Isa::template kTakesApart<kKind>;
+
+// The least of 0, 1, 2, 4, 8 and 16 with which `lines` are prefetched in `steps`, or 16. A panel in
+// parts has a line for each of them at least.
+template <class Isa, DotKind kKind>
 constexpr int PrefetchedLines(int64_t lines, int64_t steps) {
   if (lines <= 0) return 0;
-  int each = 1;
+  int each = kHoldsWholePanel<Isa, kKind> ? 1 : 4;
   while (each < 16 && each * steps < lines * kPrefetchSteps) each *= 2;
   return each;
 }
@@ -202,7 +209,8 @@ inline constexpr int64_t kSpreadBytes = 8;  // of a step of a row whose halves a
 template <class Isa, DotKind kKind>
 inline void RunTilesInPieces(const Tile& whole, int num_rows, int num_vectors, int lines) {
   constexpr bool kSpreads = Isa::template kTakesApart<kKind>;
-  const int most = Isa::kRegisterTiles / num_rows < 1 ? 1 : Isa::kRegisterTiles / num_rows;
+  constexpr int kHeld = Isa::template kRegisterTiles<kKind>;
+  const int most = kHeld / num_rows < 1 ? 1 : kHeld / num_rows;
   const int num_parts = (num_vectors + most - 1) / most;
   const int part_vectors = (num_vectors + num_parts - 1) / num_parts;
   alignas(64) std::byte spread[kSpreads ? kTileRows * kPieceSteps * kSpreadBytes : 64];
@@ -235,10 +243,10 @@ inline void RunTilesInPieces(const Tile& whole, int num_rows, int num_vectors, i
 // instruction set want.
 template <class Isa, DotKind kKind>
 inline void RunTiles(const Tile& tile, int num_rows, int num_vectors, int lines) {
-  if constexpr (Isa::kRegisterTiles < kTileRows * 4 || Isa::template kTakesApart<kKind>) {
-    RunTilesInPieces<Isa, kKind>(tile, num_rows, num_vectors, lines);
-  } else {
+  if constexpr (kHoldsWholePanel<Isa, kKind>) {
     ChoosePrefetchingTile<Isa, kKind>(num_rows, num_vectors, lines, tile.half_lines)(tile);
+  } else {
+    RunTilesInPieces<Isa, kKind>(tile, num_rows, num_vectors, lines);
   }
 }
 

@@ -124,6 +124,11 @@ void Gemm(const PanelGemm& gemm) {
   for (int index = 0; index < gemm.num_panels; ++index) MultiplyPanel(PanelOf(gemm, index));
 }
 
+// It fetches nothing: only which thread takes which panels is left.
+PanelStreaming ActingWay(const PanelStreaming& way, WeightFormat, ActivationFormat, int) {
+  return {.ahead_bytes = 0, .fetches_next = false, .own_shares = way.own_shares};
+}
+
 // NaN if x holds one, otherwise infinity if it holds that: so a scale tells of either.
 float LargestMagnitude(const float* x, int size) {
   float top = 0;
@@ -473,6 +478,7 @@ void CombineRows(const Combine& combine) {
 const KernelSet& Kernels() {
   static constexpr KernelSet kKernels{.name = "reference",
                                       .gemm = Gemm,
+                                      .acting = ActingWay,
                                       .quantize = Quantize,
                                       .normalize = Normalize,
                                       .convert = Convert,

@@ -38,6 +38,7 @@ struct Isa {
   static constexpr const char* kName = "avx2";
   using Floats = avx2::Floats;
   using Ints = avx2::Ints;
+  template <cpu::DotKind>
   static constexpr int kRegisterTiles = 6;  // 12 of 16 registers hold sums
   // Whatever their number: products of halves take half as many instructions as those of the bytes
   // that unpacking makes.

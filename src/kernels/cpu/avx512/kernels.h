@@ -1,4 +1,4 @@
-// The kernels for AVX-512 without its dot products (Skylake-X, Cascade Lake).
+// The kernels for AVX-512 without its dot products (Skylake-X).
 #pragma once
 
 #include "kernels/kernel_set.h"

@@ -1,5 +1,4 @@
-// Peak loops on 512-bit registers. The instructions are written out, since g++ 12 spills the sums
-// around the intrinsic of the integer dot product.
+// Peak loops on 512-bit registers: that of the bf16 dot product, beside those that do without it.
 #include <immintrin.h>
 
 #include "kernels/cpu/peak_loop.h"
@@ -15,17 +14,6 @@ struct Operands {
 };
 
 // The bit patterns are ordinary numbers of each format: clocks and power depend on them.
-struct F32 {
-  using Register = __m512i;
-  static constexpr int64_t kOps = 2 * kLanes;
-  static Operands Values() {
-    return {_mm512_castps_si512(_mm512_set1_ps(1.25F)), _mm512_castps_si512(_mm512_set1_ps(0.7F))};
-  }
-  static void Dot(__m512i& sum, const Operands& operands) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(operands.a), "v"(operands.b));
-  }
-};
-
 struct Bf16 {
   using Register = __m512i;
   static constexpr int64_t kOps = 2 * 2 * kLanes;  // pairs of bf16
@@ -37,23 +25,12 @@ struct Bf16 {
   }
 };
 
-struct Int8 {
-  using Register = __m512i;
-  static constexpr int64_t kOps = 2 * 4 * kLanes;  // quadruples of bytes
-  static Operands Values() {
-    return {_mm512_set1_epi32(0x7f33550f), _mm512_set1_epi32(0x1da1449b)};
-  }
-  static void Dot(__m512i& sum, const Operands& operands) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(operands.a), "v"(operands.b));
-  }
-};
-
 }  // namespace
 
 PeakLoops Loops() {
-  return {.f32 = cpu::kPeakLoop<F32, kSums>,
-          .bf16 = cpu::kPeakLoop<Bf16, kSums>,
-          .int8 = cpu::kPeakLoop<Int8, kSums>};
+  PeakLoops loops = avx512_vnni::Loops();
+  loops.bf16 = cpu::kPeakLoop<Bf16, kSums>;
+  return loops;
 }
 
 }  // namespace convene::kernels::avx512_bf16
