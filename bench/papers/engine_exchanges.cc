@@ -107,9 +107,8 @@ planner::PriceStep WithExchangesOfEngine(planner::PriceStep price, planner::Pric
       const auto tasks = graph.tasks_of(activity);
       const TaskKind kind = schedule.tasks[tasks.front()].kind;
       double& fixed = prices.fixed_seconds[activity];
-      if (has_slices && kind == TaskKind::kCounts) {
-        fixed = 0;
-      } else if (is_tensor && IsGather(AsCollective(kind))) {
+      if ((has_slices && kind == TaskKind::kCounts) ||
+          (is_tensor && IsGather(AsCollective(kind)))) {
         fixed = 0;
       } else if (is_tensor && IsScatter(AsCollective(kind))) {
         fixed =
