@@ -235,7 +235,7 @@ def main():
     lines = [f"# {arguments.title}: measured", "",
              f"{cpu_name()}, 2 ranks of one core unless said, link: {arguments.rate}, "
              f"{datetime.date.today().isoformat()}. Plans of a part took turns in each round; medians. "
-             "Made by `bench/scenarios/" + out.stem + "`.", ""]
+             "Made by `bench/scenarios/" + out.stem + "`; what it says is in [ranks](ranks.md).", ""]
     lines += prediction_errors(parts)
     lines += replay_errors(everything)
     lines += ["A round is even where all ranks took about the same time for their attention, the same work on each (within 10 %); "

@@ -164,9 +164,13 @@ std::string DescribeCosts(const cost::StepCosts& costs) {
     for (size_t kind = 0; kind < costs.tasks.size(); ++kind) {
       if (!costs.cached_tasks[kind]) continue;
       const double cached = costs.cached_tasks[kind]->per_weight_byte.value.front();
-      kinds.push_back(
-          fmt::format("{} {:.2g}", schedule::Name(static_cast<schedule::TaskKind>(kind)),
-                      costs.tasks[kind]->per_weight_byte.value.front() / std::max(cached, 1e-15)));
+      const double usual = costs.tasks[kind]->per_weight_byte.value.front();
+      // Where products take as long as their operations, nothing is left for bytes.
+      constexpr double kMost = 20;
+      const bool is_free = usual > kMost * cached;
+      kinds.push_back(fmt::format(
+          "{} {}", schedule::Name(static_cast<schedule::TaskKind>(kind)),
+          is_free ? fmt::format("over {:.0f}", kMost) : fmt::format("{:.2g}", usual / cached)));
     }
     text += fmt::format(
         "weights up to {} stay in the last-level cache, and are read so many times as fast: {}\n",
