@@ -310,6 +310,8 @@ class Measure : public Command {
     if (const Status started = comm::AgreeOnSuccess(*ranks(), pool.started()); !started) {
       return started;
     }
+    const std::string quota = cost::WordsOfQuota(ranks()->rank(), pool.size(), topology->cpu_quota);
+    if (!quota.empty()) PrintNote("{}\n", quota);
     cost::MachineProfile profile;
     if (Status measured = MeasureRankZero(*topology, pool, *isa, &profile); !measured) {
       return measured;

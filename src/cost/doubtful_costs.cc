@@ -45,4 +45,12 @@ std::string WordsOfDoubt(std::span<const StepCosts> measured) {
       fmt::join(doubts, ", "), 100 * kMostMedianError);
 }
 
+std::string WordsOfQuota(int rank, int num_threads, std::optional<double> quota) {
+  if (!quota || *quota >= num_threads) return "";
+  return fmt::format(
+      "rank {} has {} thread{} and may use {:.3g} of a core's time: what it computes right behind "
+      "a wait runs at full speed, so that long steps are predicted to be shorter than they are",
+      rank, num_threads, num_threads == 1 ? "" : "s", *quota);
+}
+
 }  // namespace convene::cost

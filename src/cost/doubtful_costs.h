@@ -29,4 +29,10 @@ std::optional<DoubtfulKind> MostDoubtfulKind(const StepCosts& costs);
 // For people who would trust predictions by them, without a full stop. Empty: they may.
 std::string WordsOfDoubt(std::span<const StepCosts> measured);
 
+// The same of a rank whose control group allows it `quota` cores. Measured tasks are short and have
+// waits between them, in which a quota fills up again; tasks of a large model are long, and soon
+// have the quota's share alone (docs/results/disaggregated.md). Empty: its threads have all they
+// can use.
+std::string WordsOfQuota(int rank, int num_threads, std::optional<double> quota);
+
 }  // namespace convene::cost

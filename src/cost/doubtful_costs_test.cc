@@ -44,5 +44,12 @@ TEST(DoubtfulCosts, AreNamedWithTheirFormatAndTheKindThatIsWorst) {
   EXPECT_THAT(words, Not(HasSubstr("bf16")));
 }
 
+TEST(DoubtfulCosts, AreThoseOfRanksThatMayNotUseAllOfTheirThreads) {
+  EXPECT_EQ(WordsOfQuota(0, 2, std::nullopt), "");
+  EXPECT_EQ(WordsOfQuota(0, 2, 2.0), "");
+  EXPECT_THAT(WordsOfQuota(3, 1, 0.5), HasSubstr("rank 3 has 1 thread and may use 0.5 of a core"));
+  EXPECT_THAT(WordsOfQuota(0, 2, 1.5), HasSubstr("2 threads"));
+}
+
 }  // namespace
 }  // namespace convene::cost

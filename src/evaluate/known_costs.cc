@@ -185,18 +185,6 @@ void KeepOrSay(const cost::StepCosts& costs, const engine::CostsRequest& request
   }
 }
 
-// Measured tasks are short and have waits between them, in which a quota fills up again; tasks of a
-// large model are long, and soon have the quota's share alone (docs/results/disaggregated.md).
-void SayIfThrottled(const engine::CostsRequest& request) {
-  const std::optional<double> quota = hardware::ControlGroupCpuQuota();
-  if (!quota || *quota >= request.pool.size()) return;
-  PrintNote(
-      "rank {} has {} and may use {:.3g} of a core's time: what it computes right behind a wait "
-      "runs at full speed, so that long steps are predicted to be shorter than they are\n",
-      request.group.rank(), FormatCount(static_cast<uint64_t>(request.pool.size()), "thread"),
-      *quota);
-}
-
 }  // namespace
 
 Result<cost::MachineProfile> KeptProfile(const planner::RankSetup& setup, std::string_view isa,
@@ -245,7 +233,9 @@ Result<engine::KnownCosts> KnownStepCosts(const engine::CostsRequest& request,
   }
   const bool speaks = request.group.rank() == 0;
   if (speaks) PrintNote("measuring what steps cost here, once, since {}\n", kept.why_not);
-  SayIfThrottled(request);
+  const std::string quota = cost::WordsOfQuota(request.group.rank(), request.pool.size(),
+                                               hardware::ControlGroupCpuQuota());
+  if (!quota.empty()) PrintNote("{}\n", quota);
   const auto start = Clock::now();
   MeasureStepsOptions quick = QuickOptions(request);
   if (!options.shapes.empty()) quick.shapes = options.shapes;
