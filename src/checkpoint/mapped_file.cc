@@ -118,6 +118,33 @@ size_t PageSize() {
   return size;
 }
 
+// From an address at which a huge page begins: the kernel maps what lies in a huge page of the file
+// in one only where both begin alike, and not every file system looks for such an address by
+// itself. MAP_FAILED: errno says why.
+void* MapAligned(int descriptor, size_t size) {
+  constexpr size_t kAlignment = size_t{2} << 20;
+  constexpr int kReserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const size_t reserved = size + kAlignment;
+  void* const room = mmap(nullptr, reserved, PROT_NONE, kReserve, -1, 0);
+  // There are limits on address space.
+  if (room == MAP_FAILED) return mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  auto* const first = static_cast<std::byte*>(room);
+  const uint64_t past = reinterpret_cast<uintptr_t>(first) % kAlignment;
+  const uint64_t before = past == 0 ? 0 : kAlignment - past;
+  void* const address =
+      mmap(first + before, size, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor, 0);
+  const int error = errno;
+  if (address == MAP_FAILED) {
+    munmap(room, reserved);
+  } else {
+    if (before > 0) munmap(room, before);
+    const size_t end = before + (size + PageSize() - 1) / PageSize() * PageSize();
+    if (end < reserved) munmap(first + end, reserved - end);
+  }
+  errno = error;
+  return address;
+}
+
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
@@ -132,7 +159,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   }
   if (file->size_bytes() == 0) return failed("it is empty", ErrorKind::kDataLoss);
   const auto size = static_cast<size_t>(file->size_bytes());
-  void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, file->descriptor(), 0);
+  void* const address = MapAligned(file->descriptor(), size);
   if (address == MAP_FAILED) return failed(std::strerror(errno), KindOfErrno(errno));
   MappedFile mapped(path, {static_cast<const std::byte*>(address), size});
   mapped.version_ = VersionOf(path);
@@ -276,7 +303,14 @@ bool CollapseToHugePages(std::span<const std::byte> bytes) {
   if (bytes.empty()) return true;
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / PageSize() * PageSize();
   const auto end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
-  return madvise(reinterpret_cast<void*>(begin), end - begin, kCollapse) == 0;
+  // A page that another thread or the kernel uses at this moment can be moved a little later.
+  constexpr int kTries = 5;
+  for (int i = 0; i < kTries; ++i) {
+    if (madvise(reinterpret_cast<void*>(begin), end - begin, kCollapse) == 0) return true;
+    if (errno != EAGAIN && errno != EBUSY) return false;
+    usleep(1000);
+  }
+  return false;
 }
 
 }  // namespace convene::checkpoint

@@ -14,7 +14,8 @@ namespace convene::checkpoint {
 
 class MappedFile {
  public:
-  // Errors: it cannot be opened or mapped, is empty, or is not a regular file.
+  // It begins where a huge page does, if there is room for that in the address space. Errors: it
+  // cannot be opened or mapped, is empty, or is not a regular file.
   static Result<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;
